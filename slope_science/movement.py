@@ -270,9 +270,11 @@ SECOND_SHARE = 0.6
 def find_steps(
     times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
 ) -> list[Step] | None:
-    """The step, or the two steps, that explain the change of some readings.
+    """The step, or the steps, that explain the change of some readings.
 
-    Two steps are two kicks, or a kick and the way back. Creep has its largest changes
+    Of a sensor at one of two values, such as one with a loose contact, each change is
+    a step, in any number, also where such changes are its usual noise. Else there are
+    at most two: two kicks, or a kick and the way back. Creep has its largest changes
     side by side, so that a second step within one interval is half of the first within
     two, less than `SECOND_SHARE` of it.
 
@@ -284,6 +286,9 @@ def find_steps(
     Returns:
         In the order of time; None if no step explains the change.
     """
+    switches = _changes_between_two_values(axes)
+    if switches:
+        return switches
     first = single_step(times_s, axes, sigma)
     if first is not None:
         rest = without_step(axes, first)
@@ -300,6 +305,22 @@ def find_steps(
     left = (1 - STEP_SHARE) * _range(axes) + STEP_SIGMAS * sigma
     is_rest_still = _range(without_step(rest, second)) <= left
     return _in_order(first, second) if is_rest_still else None
+
+
+def _changes_between_two_values(axes: Sequence[Sequence[float]]) -> list[Step]:
+    """Changes from one to the other of two values; none if other values occur.
+
+    A reading is at a value within what `STEP_SHARE` leaves of their distance. Creep
+    has readings in between, and so has noise.
+    """
+    moments = list(zip(*axes, strict=True))
+    one = moments[0]
+    other = max(moments, key=lambda each: math.dist(one, each))
+    near = (1 - STEP_SHARE) * math.dist(one, other)
+    if any(min(math.dist(one, m), math.dist(other, m)) > near for m in moments):
+        return []
+    sides = [math.dist(one, each) > near for each in moments]
+    return [(at, at + 1) for at, (was, now) in enumerate(pairwise(sides)) if was != now]
 
 
 def step_times(

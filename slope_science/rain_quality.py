@@ -1,11 +1,11 @@
-"""Tests of rain gauges: rolling limits, bursts of the switch, clogs, and neighbours.
+"""Tests of rain gauges: rolling limits, bursts of the switch, and released clogs.
 
 All of them work on `RainRecord`, the rain between the reports of one gauge, so that a
 limit applies to a duration and not to a report: a gauge that reports every minute and
 one that reports every ten are treated alike.
 
-Sources: limits of rain by a Japanese prefecture's telemetry; neighbour checks after
-pypwsqc (faulty zeros, high influx). The other tests and all weights are our proposals.
+Source: limits of rain by a Japanese prefecture's telemetry. The other tests are our
+proposals. The comparison with other gauges is in `rain_neighbours`.
 """
 
 import math
@@ -21,7 +21,6 @@ from slope_science.quality import (
     check_rain_sum,
     rain_limit_mm,
     suspect_because,
-    worst_verdict,
 )
 from slope_science.reason_codes import ReasonCode
 
@@ -111,6 +110,25 @@ class RainRecord:
         if _interpolate(self.blind_s, *end) > _interpolate(self.blind_s, *begin):
             return None
         return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
+
+    def known_spans(self, from_s: float, to_s: float) -> list[tuple[float, float]]:
+        """Begin and end of the times between two moments of which the rain is known.
+
+        As in `known_mm`, up to `MAX_REPORT_S` after the last report may be missing.
+        """
+        times_s, spans = self.times_s, list[tuple[float, float]]()
+        if not times_s:
+            return spans
+        begin_s = max(from_s, times_s[0])
+        first = max(1, bisect_right(times_s, begin_s))
+        end = min(bisect_left(times_s, to_s) + 1, len(times_s))
+        for at in range(first, end):
+            if self.blind_s[at] > self.blind_s[at - 1]:
+                spans.append((begin_s, times_s[at - 1]))
+                begin_s = times_s[at]
+        is_due = to_s > times_s[-1] + MAX_REPORT_S
+        spans.append((begin_s, times_s[-1] if is_due else to_s))
+        return [each for each in spans if each[1] > each[0]]
 
     def without_largest_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments without the largest report that may be false.
@@ -427,162 +445,3 @@ def check_release(
     if _is_confirmed(RainSum(at_s - HOUR_S, at_s + HOUR_S, own_mm, own_mm), neighbours):
         return GOOD
     return suspect_because(ReasonCode.RELEASED, rain_mm=round(own_mm, 3))
-
-
-@dataclass(frozen=True)
-class ComparisonLimits:
-    """Limits of the comparison of gauges over one duration.
-
-    Attributes:
-        seconds: The duration.
-        excess_mm: Minimum rain of a gauge that has too much.
-        clog_mm: Minimum rain beside a gauge that has none.
-        low_mm: Minimum rain beside a gauge that has too little.
-    """
-
-    seconds: float
-    excess_mm: float
-    clog_mm: float
-    low_mm: float
-
-
-COMPARISONS: Final = (
-    ComparisonLimits(3 * HOUR_S, 20.0, 10.0, 20.0),
-    ComparisonLimits(DAY_S, 50.0, 20.0, 20.0),
-)
-"""Three hours show a clog or a fault while it rains; a day shows a wrong unit or factor
-in rain that is never heavy."""
-
-RATIO: Final = 5.0
-"""Ratio of two gauges from which they contradict each other. Inches are 25 times too
-little, a lost decimal point is ten times too much."""
-
-AGREES_RATIO: Final = 2.0
-"""Ratio up to which they support each other."""
-
-DRY_MM: Final = 2.0
-"""Rain of a gauge that supports a dry one."""
-
-DECAY_KM: Final = 3.0
-"""Distance over which the weight of a gauge falls by 1/e. Convective cells are a few km
-wide: one gauge at 1 km outvotes a gauge, five at 4 km do, five at 5 km do not."""
-
-ONE_VOTE: Final = 1.0
-TWO_VOTES: Final = 2.0
-"""A gauge that reports rain works; one that reports none may be clogged."""
-
-
-def check_beside(
-    record: RainRecord, neighbours: Sequence[NeighbourGauge], at_s: float
-) -> Verdict:
-    """Compare a gauge with those around it, over each duration of `COMPARISONS`.
-
-    Each neighbour that contradicts or supports it has a vote of
-    ``exp(-distance / DECAY_KM)``, twice that if it reported rain. The gauge is suspect
-    where the votes against it exceed its own and those for it. So exact zeros can
-    outvote a wet gauge, and rain of more than one report can outvote exact zeros.
-    """
-    return worst_verdict(
-        _compare(record, neighbours, at_s, limits) for limits in COMPARISONS
-    )
-
-
-@dataclass(frozen=True)
-class _Witness:
-    """Another gauge's rain of a duration, and its votes."""
-
-    rain_mm: float
-    votes: float
-    record: RainRecord
-
-
-def _compare(
-    record: RainRecord,
-    neighbours: Sequence[NeighbourGauge],
-    at_s: float,
-    limits: ComparisonLimits,
-) -> Verdict:
-    # In a record that is shorter, what has fallen so far is compared.
-    from_s = max(at_s - limits.seconds, record.times_s[1])
-    own_mm = record.known_mm(from_s, at_s)
-    if own_mm is None:
-        return NOT_EVALUATED
-    least_mm = _most_beside_mm(own_mm, limits)
-    if own_mm < limits.excess_mm and not any(
-        # Most gauges have less than that in their whole record.
-        gauge.record.whole_mm + ROUNDING_MM >= least_mm
-        and gauge.record.rain_mm(from_s, at_s) >= least_mm
-        for gauge in neighbours
-    ):
-        # Nothing contradicts it; of the neighbours only whether one is known matters.
-        known_mm = (gauge.record.known_mm(from_s, at_s) for gauge in neighbours)
-        is_known = any(theirs_mm is not None for theirs_mm in known_mm)
-        return GOOD if is_known else NOT_EVALUATED
-    known = [
-        _Witness(theirs_mm, _votes(theirs_mm, gauge.distance_km), gauge.record)
-        for gauge in neighbours
-        if (theirs_mm := gauge.record.known_mm(from_s, at_s)) is not None
-    ]
-    if not known:
-        return NOT_EVALUATED
-    hours = round((at_s - from_s) / HOUR_S, 1)
-    less = [each for each in known if each.rain_mm * RATIO <= own_mm]
-    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm):
-        other_mm = max(each.rain_mm for each in less)
-        return _contradicted(ReasonCode.ALONE, own_mm, hours, other_mm)
-    # Rain that fell in one report may be a released clog or a wrong number.
-    more = [
-        each
-        for each in known
-        if each.rain_mm >= least_mm
-        and each.record.without_largest_mm(from_s, at_s) >= least_mm
-    ]
-    return _check_low(own_mm, known, more, hours)
-
-
-def _check_low(
-    own_mm: float,
-    known: Sequence[_Witness],
-    more: Sequence[_Witness],
-    hours: float,
-) -> Verdict:
-    """Suspect a gauge with no rain, or much less than those around it."""
-    is_dry = own_mm < ROUNDING_MM
-    # Of two gauges with rain, the one with more may be the faulty one.
-    if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
-        return GOOD
-    other_mm = max(each.rain_mm for each in more)
-    if is_dry:
-        shown_mm = round(other_mm, 1)
-        return suspect_because(ReasonCode.CLOGGED, hours=hours, other_mm=shown_mm)
-    return _contradicted(ReasonCode.UNDERCATCH, own_mm, hours, other_mm)
-
-
-def _most_beside_mm(own_mm: float, limits: ComparisonLimits) -> float:
-    """Rain of a neighbour from which a gauge has too little."""
-    least_mm = limits.clog_mm if own_mm < ROUNDING_MM else limits.low_mm
-    return max(least_mm, own_mm * RATIO)
-
-
-def _contradicted(
-    code: ReasonCode, own_mm: float, hours: float, other_mm: float
-) -> Verdict:
-    rain_mm, other_mm = round(own_mm, 1), round(other_mm, 1)
-    return suspect_because(code, rain_mm=rain_mm, hours=hours, other_mm=other_mm)
-
-
-def _votes(rain_mm: float, distance_km: float) -> float:
-    votes = TWO_VOTES if rain_mm > ROUNDING_MM else ONE_VOTE
-    return votes * math.exp(-distance_km / DECAY_KM)
-
-
-def _is_outvoted(
-    against: Sequence[_Witness], known: Sequence[_Witness], own_mm: float
-) -> bool:
-    supporters = (each.votes for each in known if _do_agree(each.rain_mm, own_mm))
-    return sum(each.votes for each in against) > ONE_VOTE + sum(supporters)
-
-
-def _do_agree(theirs_mm: float, own_mm: float) -> bool:
-    low_mm, high_mm = sorted((theirs_mm, own_mm))
-    return high_mm <= DRY_MM or high_mm <= low_mm * AGREES_RATIO

@@ -40,11 +40,11 @@ from slope_science.quality import (
     check_spike,
     check_step,
 )
+from slope_science.rain_neighbours import check_beside
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
     NeighbourGauge,
     RainRecord,
-    check_beside,
     check_bounce,
     check_bursts,
     check_release,

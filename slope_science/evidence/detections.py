@@ -62,6 +62,8 @@ class Detection:
             for a change that lasts.
         is_count: Whether it is a number of shocks, which a weak supply raises, too.
         ends: Values of the steps; empty where they do not matter.
+        from_s: Time of the first reading on which a rate rests; None where noise does
+            not matter for longer than `Corroboration` confirms.
     """
 
     rule: str
@@ -80,6 +82,7 @@ class Detection:
     steps: StepTimes = ()
     is_count: bool = False
     ends: StepEnds = ()
+    from_s: float | None = None
 
     @property
     def is_brief(self) -> bool:
@@ -316,7 +319,8 @@ class Corroboration:
         """Whether noise may explain a detection and another's evidence.
 
         Contacts, which have a time of their own, are not analogue. The supply makes any
-        sensors of a node noisy, the wind those of several nodes.
+        sensors of a node noisy, the wind those of several nodes. A rate rests on the
+        noise as long as readings of that time are in its window, a step does not.
         """
         node, own = _node(sensor), self._last.get((detection.sensor, _MOVEMENT), seen)
         is_contact = detection.at_s is not None or not (seen.lasts or seen.steps)
@@ -324,14 +328,17 @@ class Corroboration:
             return False
         pair, is_one_node = {sensor, detection.sensor}, node == _node(detection.sensor)
         own = replace(own, steps=detection.steps)
+        begin_s = now_s if detection.from_s is None else detection.from_s
+        begin_s = now_s if detection.steps else begin_s
+        young_s = max(_YOUNG_S, now_s - begin_s)
         is_young = any(
-            not each.is_count and (each.steps or now_s - each.since_s < _YOUNG_S)
+            not each.is_count and (each.steps or now_s - each.since_s < young_s)
             for each in (own, seen)
         )
         return is_young and any(
             kind is EvidenceKind.NOISE
             and (name in pair or (is_one_node and _node(name) == node))
-            and now_s - noise.until_s <= self._confirm_s
+            and min(now_s - self._confirm_s, begin_s) <= noise.until_s
             for (name, kind), noise in self._last.items()
         )
 

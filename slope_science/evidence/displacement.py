@@ -114,7 +114,8 @@ class DisplacementRule:
         if speed is not None and level > LOWEST:
             most, steps = self._alone(bins, level)
             alone = min(brief, most, DANGER)
-            yield self._claim(self._speed(speed, limit), level, alone, steps)
+            reason = self._speed(speed, limit)
+            yield self._claim(reason, level, alone, steps, bins[0].at_s)
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
@@ -207,6 +208,7 @@ class DisplacementRule:
         level: int,
         alone: int | None = None,
         steps: StepTimes = (),
+        from_s: float | None = None,
     ) -> Detection:
         alone_level = None if alone is None or alone >= level else alone
         signs = (EvidenceKind.MOVEMENT,)
@@ -219,6 +221,7 @@ class DisplacementRule:
             evidence=signs,
             alone_notice_level=self._alone_notice_level,
             steps=steps,
+            from_s=from_s,
         )
 
     def _speed(

@@ -485,6 +485,7 @@ class TiltRule:
             alone_notice_level=self._alone_notice_level,
             steps=seen.steps,
             ends=seen.ends,
+            from_s=seen.bins[0].at_s if window_h is None else None,
         )
 
     def _hidden(self, seen: TiltExceedance, resolved: float) -> TiltExceedance | None:

@@ -56,6 +56,14 @@ def _lightning(series: Series, quantity: str, at_h: float) -> float:
     return float(at_h >= _begin(series) and stays)
 
 
+def _is_other(series: Series, at_h: float) -> bool:
+    """Whether a contact is at the other of two values, for half an hour on average."""
+    rng, next_h, count = series.rng("contact"), _begin(series), 0
+    while next_h <= at_h:
+        next_h, count = next_h + rng.expovariate(2.0), count + 1
+    return count % 2 == 1
+
+
 COMMON: dict[str, Error] = {
     "lightning": _lightning,
     "spike": lambda s, _, h: 3.0 * _is_first(s, h),
@@ -76,6 +84,7 @@ OF_TILT: dict[str, Error] = {
         size * (h >= _begin(s) + 0.7 * at) for at, size in enumerate(KICKS)
     ),
     "noise": lambda s, q, h: _noise(s, q, h) if h >= _begin(s) else 0.0,
+    "loose contact": lambda s, _, h: 0.3 * (h >= _begin(s)) * _is_other(s, h),
     "frost": lambda _, __, h: 0.1 * math.sin(math.pi * h / 12.0) ** 2,
     "spikes": lambda s, q, h: (
         4.0 * (s.rng(f"{q} spike {h}").random() < 0.15) if h >= _begin(s) else 0.0

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,20 @@ def test_movement_of_a_noisy_sensor_neither_confirms_nor_is_confirmed(
     for minute in range(0, 70, 10):
         signs.observe(claims, minute * 60.0)
     assert signs.find_confirmation(claims[0], 3600.0) == "n2 tilt"
+
+
+def test_rate_that_rests_on_readings_of_the_noise_is_noise_after_it() -> None:
+    """At readings every half hour the last four hold those of wind that has ended."""
+    signs = Corroboration(600.0)
+    signs.observe([noise_detection("tilt", "n1 tilt")], 0.0)
+    at_s, claims = 2400.0, [rate("n1 tilt"), rate("n2 tilt")]
+    signs.observe(claims, at_s)
+
+    held, free = (replace(claims[0], from_s=from_s) for from_s in (-1800.0, 600.0))
+    step = replace(held, steps=((1800.0, at_s),))
+    assert signs.find_confirmation(held, at_s) is None
+    assert signs.find_confirmation(free, at_s) == "n2 tilt"
+    assert signs.find_confirmation(step, at_s) == "n2 tilt"
 
 
 def test_noise_of_another_sensor_of_another_node_matters_not() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from slope_science.quality import GOOD, NOT_EVALUATED, Flag, rain_limit_mm
+from slope_science.rain_neighbours import check_beside
 from slope_science.rain_quality import (
     NeighbourGauge,
     RainRecord,
-    check_beside,
     check_bursts,
     check_release,
     check_rolling_limits,
@@ -87,6 +87,37 @@ def test_rain_is_known_only_between_reports_of_an_hour_at_most() -> None:
     assert rain.rain_mm(T0 + 1200, T0 + 1200 + 3000) == 6
     assert rain.known_mm(T0 - 1, T0 + 600) is None, "begin of the first is assumed"
     assert rain.known_mm(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1) is None
+
+
+@pytest.mark.parametrize("every_s", [900.0, 2400.0, 3600.0])
+def test_missing_reports_do_not_hide_a_faulty_gauge(every_s: float) -> None:
+    """Gauges that each lack other reports are compared by those that both have."""
+
+    def lossy(mm_per_h: float, lost: int) -> RainRecord:
+        """Depths since the last report, of which each fifth is missing."""
+        made = RainRecord()
+        for n in range(round(30 * HOUR_S / every_s)):
+            if n % 5 != lost:
+                made.add(T0 + n * every_s, mm_per_h * every_s / HOUR_S)
+        return made
+
+    others = [NeighbourGauge(0.4, lossy(8.0, lost)) for lost in range(1, 5)]
+    false, low, true = lossy(80.0, 0), lossy(0.3, 0), lossy(7.0, 0)
+    end_s = false.times_s[-1]
+
+    assert check_beside(false, others, end_s).reasons[0].code is ReasonCode.ALONE
+    assert check_beside(low, others, end_s).reasons[0].code is ReasonCode.UNDERCATCH
+    assert check_beside(true, others, end_s) == GOOD
+
+
+def test_gauge_that_lacks_the_reports_of_the_rain_is_not_dry() -> None:
+    """Its rain of that time is unknown, and counts at no gauge."""
+    wet = record([0.0] * 8 + [6.0] * 8 + [0.0] * 8)
+    dry = RainRecord()
+    for n in (*range(8), *range(16, 24)):
+        dry.add(T0 + n * 600, 0.0)
+
+    assert check_beside(dry, [NeighbourGauge(0.4, wet)], wet.times_s[-1]) == GOOD
 
 
 @pytest.mark.parametrize("every_s", [10.0, 60.0, 120.0, 300.0, 600.0])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slope_science.movement import (
     FALSE_SHARE,
     TiltRate,
+    find_steps,
     fit_tilt_rate,
     noise_sigmas,
     tilt_resolution_deg_per_h,
@@ -37,6 +38,24 @@ def test_straight_line_gives_its_rate_without_noise(
     assert rate is not None
     assert rate.deg_per_h == pytest.approx(math.hypot(x_rate, y_rate), abs=1e-9)
     assert rate.sigma_deg_per_h == pytest.approx(0, abs=1e-9)
+
+
+def test_each_change_of_a_sensor_between_two_values_is_a_step() -> None:
+    """Of a loose contact; three of them in an hour are no rate."""
+    rng = random.Random(7)
+    jumps = [0, 0, 0, 1, 0, 0, 1, 1, 1]
+    noisy = [0.3 * each + rng.gauss(0.0, 0.002) for each in jumps]
+    times_s = [450.0 * n for n in range(len(jumps))]
+
+    assert find_steps(times_s, [noisy], 0.002) == [(2, 3), (3, 4), (5, 6)]
+    assert find_steps(times_s, [noisy], 0.05) == [(2, 3), (3, 4), (5, 6)]
+    assert find_steps(times_s[4:], [noisy[4:]], 0.06) == [(1, 2)]
+
+
+def test_creep_is_not_between_two_values() -> None:
+    times_s = [3600.0 * at_h for at_h in HOUR]
+
+    assert find_steps(times_s, [line(0.2), [0.0] * 7], 0.002) is None
 
 
 @given(x=NOISE, y=NOISE, x_deg=OFFSETS, y_deg=OFFSETS, origin_h=st.floats(-1000, 1000))
