@@ -108,7 +108,10 @@ class RainRecord:
         if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
             return None
         begin, end = self._place(from_s), self._place(to_s)
-        if _interpolate(self.blind_s, *end) > _interpolate(self.blind_s, *begin):
+        blind_s = self.blind_s
+        if blind_s[-1] > blind_s[begin[0]] and (
+            _interpolate(blind_s, *end) > _interpolate(blind_s, *begin)
+        ):
             return None
         return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
 
@@ -508,14 +511,11 @@ def _compare(
     if own_mm is None:
         return NOT_EVALUATED
     least_mm = _most_beside_mm(own_mm, limits)
-    if own_mm < limits.excess_mm and not any(
-        # Most gauges have less than that in their whole record.
-        gauge.record.whole_mm + ROUNDING_MM >= least_mm
-        and gauge.record.rain_mm(from_s, at_s) >= least_mm
-        for gauge in neighbours
-    ):
+    span_s = from_s, at_s
+    records = [gauge.record for gauge in neighbours]
+    if own_mm < limits.excess_mm and not _has_any(records, span_s, least_mm):
         # Nothing contradicts it; of the neighbours only whether one is known matters.
-        known_mm = (gauge.record.known_mm(from_s, at_s) for gauge in neighbours)
+        known_mm = (each.known_mm(from_s, at_s) for each in records)
         is_known = any(theirs_mm is not None for theirs_mm in known_mm)
         return GOOD if is_known else NOT_EVALUATED
     known = [
@@ -538,6 +538,18 @@ def _compare(
         and each.record.without_largest_mm(from_s, at_s) >= least_mm
     ]
     return _check_low(own_mm, known, more, hours)
+
+
+def _has_any(
+    records: Iterable[RainRecord], span_s: tuple[float, float], least_mm: float
+) -> bool:
+    """Whether any gauge had at least some rain between two moments."""
+    for record in records:
+        # Most gauges have less than that in their whole record.
+        is_possible = record.whole_mm + ROUNDING_MM >= least_mm
+        if is_possible and record.rain_mm(*span_s) >= least_mm:
+            return True
+    return False
 
 
 def _check_low(
