@@ -142,6 +142,9 @@ def fit_tilt_rate(
 
 def _apart(values: Sequence[float], steps: Sequence[Step]) -> list[float]:
     """Values between steps, each part less its own mean."""
+    if not steps:
+        mean = sum(values) / max(len(values), 1)
+        return [value - mean for value in values]
     begins, ends = [0, *(end for _, end in steps)], [*(b + 1 for b, _ in steps), None]
     found: list[float] = []
     for begin, end in zip(begins, ends, strict=True):
@@ -155,12 +158,12 @@ def _uneven_sigma(
     apart_h: Sequence[float], rest: Sequence[float], spread: float
 ) -> float:
     """Standard error of a slope whose readings differ in noise."""
-    parts = (
+    parts = [
         t * r / (1 - t * t / spread)
         for t, r in zip(apart_h, rest, strict=True)
         if t * t < spread
-    )
-    return math.sqrt(sum(part * part for part in parts)) / spread
+    ]
+    return math.sqrt(sum(map(mul, parts, parts))) / spread
 
 
 def tilt_resolution_deg_per_h(
@@ -383,9 +386,12 @@ def has_reversal(axes: Sequence[Sequence[float]], sigma: float) -> bool:
         |v2 - (v3 + v1) / 2| - |(v3 - v1) / 2| is the smaller of two opposite changes;
         here also of readings that are not neighbours. The limits are our proposal.
     """
+    least = REVERSAL_SIGMAS * sigma
+    if all(max(axis) - min(axis) <= least for axis in axes):
+        return False
     most = max(_largest_reversal(axis) for axis in axes)
     net = math.hypot(*(axis[-1] - axis[0] for axis in axes))
-    return most > max(REVERSAL_SIGMAS * sigma, REVERSAL_SHARE * net)
+    return most > max(least, REVERSAL_SHARE * net)
 
 
 def _largest_reversal(axis: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ limits are our proposals.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,14 +110,10 @@ def _compare(
     from_s = max(at_s - limits.seconds, record.times_s[1])
     own_mm = record.rain_mm(from_s, at_s)
     least_mm = _most_beside_mm(own_mm, limits)
-    if own_mm < limits.excess_mm and not any(
-        # Most gauges have less than that in their whole record.
-        gauge.record.whole_mm + ROUNDING_MM >= least_mm
-        and gauge.record.rain_mm(from_s, at_s) >= least_mm
-        for gauge in neighbours
-    ):
+    records = [gauge.record for gauge in neighbours]
+    if own_mm < limits.excess_mm and not _has_any(records, (from_s, at_s), least_mm):
         # Nothing contradicts it; of the neighbours only whether one is known matters.
-        known_mm = (_in_known_time(record, g.record, from_s, at_s) for g in neighbours)
+        known_mm = (_in_known_time(record, each, from_s, at_s) for each in records)
         return NOT_EVALUATED if all(each is None for each in known_mm) else GOOD
     known = [
         _Witness(*both, _votes(both[0], gauge.distance_km), gauge.record)
@@ -176,6 +172,18 @@ def _in_known_time(
         sum(other.rain_mm(*span) for span in spans),
         sum(own.rain_mm(*span) for span in spans),
     )
+
+
+def _has_any(
+    records: Iterable[RainRecord], span_s: tuple[float, float], least_mm: float
+) -> bool:
+    """Whether any gauge had at least some rain between two moments."""
+    for record in records:
+        # Most gauges have less than that in their whole record.
+        is_possible = record.whole_mm + ROUNDING_MM >= least_mm
+        if is_possible and record.rain_mm(*span_s) >= least_mm:
+            return True
+    return False
 
 
 def _check_low(

@@ -107,7 +107,10 @@ class RainRecord:
         if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
             return None
         begin, end = self._place(from_s), self._place(to_s)
-        if _interpolate(self.blind_s, *end) > _interpolate(self.blind_s, *begin):
+        blind_s = self.blind_s
+        if blind_s[-1] > blind_s[begin[0]] and (
+            _interpolate(blind_s, *end) > _interpolate(blind_s, *begin)
+        ):
             return None
         return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
 

@@ -93,7 +93,8 @@ class SensorNoise:
         *last, bends, quanta = state
         known, error = (last[0], 1.0) if len(last) == 1 else ((), 6**0.5)
         self._last = deque(((at_s, list(values)) for at_s, values in known), maxlen=2)
-        self._bends = deque((each / error for each in bends), maxlen=_KEPT)
+        known_bends = bends if error == 1.0 else [each / error for each in bends]
+        self._bends = deque(known_bends, maxlen=_KEPT)
         self._quanta = deque(quanta, maxlen=_KEPT)
         self._sigma = None
 

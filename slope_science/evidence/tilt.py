@@ -338,7 +338,7 @@ def _axes_as_read(bins: Sequence[MinuteBin]) -> tuple[list[float], list[float]]:
 
 def _resolution(bins: Sequence[MinuteBin]) -> float:
     """Smallest tilt rate above the noise of the bursts."""
-    if not any(b.values[2] for b in bins):
+    if not any([b.values[2] for b in bins]):  # noqa: C419 - faster if none
         return 0.0
     sigmas = sorted(b.values[2] / b.count**0.5 for b in bins)
     sigma_deg = (sigmas[len(sigmas) // 2] + sigmas[(len(sigmas) - 1) // 2]) / 2
@@ -407,9 +407,8 @@ class TiltRule:
         if hour.is_noisy(now_s):
             found.append(noise_detection(self.rule, self.sensor))
         for window in longer:
-            resolved = hour.resolved_deg_per_h(now_s)
             for each in window.detect(now_s):
-                hidden = self._hidden(each, resolved)
+                hidden = self._hidden(each, hour.resolved_deg_per_h(now_s))
                 if hidden is not None and last is not None:
                     hidden = replace(hidden, steps=last.steps, ends=last.ends)
                 if hidden is not None:
