@@ -4,8 +4,10 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.cell_state import (

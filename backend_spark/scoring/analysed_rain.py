@@ -7,9 +7,10 @@ readings of that hour are flagged again then, like those that a later reading ch
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm

@@ -11,6 +11,7 @@ from backend_spark.scoring.cell_state import (
 from backend_spark.scoring.evidence import NO_STATE, CellEvidence
 from backend_spark.scoring.movement import MovementSensors, group_extensometers
 from backend_spark.scoring.observation import (
+    RAIN,
     RAIN_UNIT,
     STEP_S,
     Observation,
@@ -151,7 +152,7 @@ def _signs(
     moved = [
         (f"{o.node} {o.name}", o.at_s, o.value)
         for o in observations
-        if o.unit == RAIN_UNIT and not o.is_rain and "/" not in o.name
+        if o.unit == RAIN_UNIT and o.name != RAIN and "/" not in o.name
         if o.counts and o.value is not None
     ]
     past_s = past.at_s if past else float("-inf")

@@ -55,6 +55,8 @@ fast readings in a row are movement, and durations need no exact clock."""
 JUDGED_OF_TILT: Final = JUDGED_BY_RULES | {ReasonCode.FLAT}
 """A part that stands still is no evidence of movement."""
 
+_DOUBTFUL: Final = frozenset(map(int, (Flag.SUSPECT, Flag.FAIL, Flag.MISSING)))
+
 EvidenceState = dict[str, Any]
 """State of the rules and of the judge as JSON values."""
 
@@ -256,15 +258,25 @@ def _add(sample: SensorSample, part: str, o: Observation) -> None:
         sample.value = BOOLEAN_TEXTS.get(o.text or "", o.value)
 
 
-def is_sure(o: Observation) -> bool:
-    """Whether a reading is evidence of movement or water, or of their absence.
+def is_evidence(o: Observation) -> bool:
+    """Whether readings of a series are evidence of movement or water.
 
-    Doubtful readings are not, nor are the temperature and the noise of a tilt meter.
+    The temperature and the noise of a tilt meter are none.
     """
-    part = o.name.rpartition("/")[2] if "/" in o.name else ""
-    is_value = not part or part in TILT_AXES
-    judged = JUDGED_OF_TILT if part else JUDGED_BY_RULES
-    return o.counts and not o.is_rain and is_value and not _is_suspect(o, judged)
+    return not o.is_rain and _part(o) in {"", *TILT_AXES}
+
+
+def is_undoubted(o: Observation) -> bool:
+    """Whether a reading of such a series is evidence, or of its absence."""
+    if o.flag not in _DOUBTFUL:
+        return True
+    judged = JUDGED_OF_TILT if _part(o) else JUDGED_BY_RULES
+    return o.counts and not _is_suspect(o, judged)
+
+
+def _part(o: Observation) -> str:
+    """Part of a reading: ``x`` of ``tilt/x``; empty for the sensor's own value."""
+    return o.name.rpartition("/")[2] if "/" in o.name else ""
 
 
 def _is_suspect(o: Observation, judged: frozenset[ReasonCode]) -> bool:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from backend_spark.scoring.evidence import is_sure
+from backend_spark.scoring.evidence import is_evidence, is_undoubted
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
 from slope_science.findings import LOWEST, WARNING, Finding, noticed
@@ -272,15 +272,15 @@ class SensorHolds:
     ) -> None:
         self._findings = findings
         times: dict[str, list[float]] = {}
-        sensors: dict[tuple[str, str], str] = {}
+        sensors: dict[tuple[str, str, str | None], str | None] = {}
         self._switches: set[str] = set()
         for o in observations:
-            if is_sure(o):
-                key = o.node, o.name
-                sensor = sensors.get(key)
-                if sensor is None:
-                    sensor = f"{o.node} {o.name.rpartition('/')[0] or o.name}"
-                    sensors[key] = sensor
+            key = o.node, o.name, o.unit
+            if key not in sensors:
+                name = f"{o.node} {o.name.rpartition('/')[0] or o.name}"
+                sensors[key] = name if is_evidence(o) else None
+            sensor = sensors[key]
+            if sensor is not None and is_undoubted(o):
                 if o.text is not None:
                     self._switches.add(sensor)
                 series = times.setdefault(sensor, [])

@@ -32,6 +32,7 @@ from backend_spark.scoring.cell_state import (
 from backend_spark.scoring.holds import USUAL_READINGS
 from backend_spark.scoring.observation import (
     PORE_UNIT,
+    RAIN,
     RAIN_UNIT,
     STEP_S,
     TILT_UNIT,
@@ -235,18 +236,20 @@ def keep_readings(
         all_rain: Whether the reports of a day are needed, for analysed rain.
     """
     series: dict[tuple[str, str], list[Observation]] = {}
+    # A level that a node states counts until its sensor has a reading again.
+    has_levels = False
     for o in known:
         if o.at_s <= at_s:
             series.setdefault((o.node, o.name), []).append(o)
+            has_levels = has_levels or o.priority >= WARNING
     # The closures that a switch refused are counted since the report before.
     begins_s = {
-        o.node: o.at_s
-        for each in series.values()
+        node: o.at_s
+        for (node, name), each in series.items()
+        if name == RAIN
         for o in each
         if o.is_rain and o.at_s < at_s - NEIGHBOUR_S
     }
-    # A level that a node states counts until its sensor has a reading again.
-    has_levels = any(o.priority >= WARNING for each in series.values() for o in each)
     for (node, _), readings in series.items():
         if _is_in_state(readings[-1]) and not has_levels:
             since_s = at_s

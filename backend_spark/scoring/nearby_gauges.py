@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from spatial_mqtt.cells import Cell, distance_km
 
+_BY_RECEIPT: Final = attrgetter("at_s", "seq")
+
 MAX_GAUGES: Final = 8
 """Largest number of gauges in other cells that a cell is compared with."""
 
@@ -41,7 +44,7 @@ class GaugeReports:
     def __init__(
         self, observations: Iterable[Observation], past: RainRecord | None = None
     ) -> None:
-        self._observations = sorted(observations, key=lambda o: (o.at_s, o.seq))
+        self._observations = sorted(observations, key=_BY_RECEIPT)
         self._past = past
 
     @cached_property

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from backend_spark.i18n import message_reasons
 from slope_science.quality import (
     AIR_PRESSURE_HPA,
@@ -54,9 +56,11 @@ _UNUSED: Final = frozenset(map(int, (Flag.FAIL, Flag.MISSING)))
 """As numbers: the hash of an enum is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """One reading of a cell as in silver.
+
+    A Struct, because states have many: it is made and decoded in a third of the time of
+    a dataclass, and its encoding is the same.
 
     Attributes:
         at_s: Unix time of the reading.

@@ -6,10 +6,12 @@ the flags of earlier ones, and scoring returns these changes.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from typing import Final
+
+from msgspec.structs import replace
 
 from backend_spark.scoring.observation import (
     RAIN,
@@ -82,10 +84,14 @@ _BY_SERIES: Final = attrgetter("at_s", "node", "name")
 _AT_S: Final = attrgetter("at_s")
 
 
+def is_plain(o: Observation) -> bool:
+    """Whether the value of a reading alone decides on its own verdict."""
+    return o.review is None and o.node_flag is None and o.synchronised
+
+
 def flag_single(o: Observation) -> Verdict:
     """Verdict of a reading from its own columns."""
-    is_plain = o.review is None and o.node_flag is None and o.synchronised
-    if is_plain and o.value is not None:
+    if is_plain(o) and o.value is not None:
         return flag_number(o.name, o.unit, o.value)
     limits = reading_limits(o.name, o.unit)
     verdicts = [check_node_flag(o.node_flag), check_clock(o.synchronised)]
@@ -115,7 +121,8 @@ def with_new_flags(
     """Readings whose flag is not the one that they had before."""
     same = set(map(id, before))  # a reading whose flag stays is the same object
     others = [o for o in known if id(o) not in same]
-    had = {_flag_of(o) for o in before} if others else set()
+    times_s = {o.at_s for o in others}
+    had = {_flag_of(o) for o in before if o.at_s in times_s}
     return [o for o in others if _flag_of(o) not in had]
 
 
@@ -200,7 +207,12 @@ def _first_to_check(
 
 def _is_usable(o: Observation) -> bool:
     """Whether a reading has a number to compare others with."""
-    return o.value is not None and flag_single(o).flag <= Flag.SUSPECT
+    if o.value is None:
+        return False
+    if is_plain(o):  # then only its range can fail
+        limits = reading_limits(o.name, o.unit)
+        return limits is None or limits.fail.contains(o.value)
+    return flag_single(o).flag <= Flag.SUSPECT
 
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
@@ -304,7 +316,7 @@ def _flat(
 
 
 def make_rain_record(
-    readings: Iterable[Observation], past: RainRecord | None = None
+    readings: Sequence[Observation], past: RainRecord | None = None
 ) -> RainRecord:
     """Rain between the reports of one gauge; failed ones are blind.
 
@@ -312,16 +324,16 @@ def make_rain_record(
         readings: Reports in time order.
         past: Record up to a report, which is one of `readings`; not changed.
     """
-    record, before_mm = RainRecord(), None
-    known_s = -inf
+    record, before_mm, first = RainRecord(), None, 0
     if past is not None:
-        record, known_s = past.between(-inf, inf), past.times_s[-1]
-    for o in readings:
-        if o.at_s > known_s:
-            depth_mm = None
-            if flag_single(o).flag <= Flag.SUSPECT:
-                depth_mm = report_depth_mm(before_mm, o.sum, o.value)
-            record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
+        record = past.between(-inf, inf)
+        first = bisect_right(readings, past.times_s[-1], key=_AT_S)
+        before_mm = readings[first - 1].sum if first else None
+    for o in readings[first:]:
+        depth_mm = None
+        if flag_single(o).flag <= Flag.SUSPECT:
+            depth_mm = report_depth_mm(before_mm, o.sum, o.value)
+        record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
         before_mm = o.sum
     return record
 

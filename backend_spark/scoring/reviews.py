@@ -6,12 +6,12 @@ another kind than the rejected ones still counts.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from math import inf
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from backend_spark.scoring.observation import Observation, ReviewMark
 from slope_science.quality import GOOD, Flag, Verdict, worst_verdict

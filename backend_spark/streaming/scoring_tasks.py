@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -107,6 +108,7 @@ class ShareWorker:
         hidden: Files of silver that a later pass includes.
         until_us: Unix time, in microseconds; rows received later are ignored. None uses
             all rows.
+        name: Unique name of the pass, or of the part of one that commits.
     """
 
     tables: Folder
@@ -118,6 +120,7 @@ class ShareWorker:
     versions: Mapping[str, int]
     hidden: frozenset[str] = frozenset()
     until_us: int | None = None
+    name: str = field(default_factory=lambda: str(uuid4()))
 
     def process(self, share: CellShare) -> Iterator[pa.Table]:
         """Score a share of cells, some of them at a time.
@@ -133,7 +136,7 @@ class ShareWorker:
         cells = sorted(share.earliest_us)
         rules = self.rules.rules_of(cells)
         around = find_nearby_cells(cells, share.occupied, self.nearby_km)
-        gold = GoldRows(self.tables, self.versions, share.news)
+        gold = GoldRows(self.tables, self.versions, share.news, self.name)
         found = ScoreCollector()
         done = self._score_hot(share, (rules, around), found)
         yield gold.compare(found.pop_gold())
@@ -265,7 +268,9 @@ class ShareWorker:
         reader = CellRowReader(
             path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"], rain_only
         )
-        files = [file for file in reader.list_files() if file not in self.hidden]
+        files = [
+            file for file in reader.list_files(self.name) if file not in self.hidden
+        ]
         rows = reader.read(files)
         rows = rows.filter(has_plausible_time(rows, self.max_ahead_s, self.horizon_s))
         return rows if self.until_us is None else filter_received(rows, self.until_us)

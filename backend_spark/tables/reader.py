@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -449,20 +450,20 @@ class CellRowReader:
     version: int | None = None
     rain_only: Collection[str] = ()
 
-    def list_files(self) -> list[str]:
-        """Names of the files that may contain such rows."""
-        table = open_table(self.path, self.version)
-        adds = pa.table(table.get_add_actions(flatten=True))
-        lowest, highest = (_column(adds, f"{bound}.cell") for bound in ("min", "max"))
+    def list_files(self, read: str | None = None) -> list[str]:
+        """Names of the files that may contain such rows.
+
+        Args:
+            read: Name of a pass, in which a version of a table is listed once.
+        """
+        files = (
+            _list_ranges(self.path, self.version)
+            if read is None
+            else _list_once(self.path, self.version, read)
+        )
         return [
             path
-            for path, low, high, last_us in zip(
-                adds["path"].to_pylist(),
-                lowest,
-                highest,
-                _column(adds, "max.at"),
-                strict=True,
-            )
+            for path, low, high, last_us in files
             if (last_us is None or last_us >= self.since_us)
             and self._may_contain(low, high)
         ]
@@ -487,10 +488,11 @@ class CellRowReader:
                     ROWS_AT_ONCE, [number], columns, use_threads=False
                 ):
                     rows = pa.Table.from_batches([batch])
-                    yield self._select(rows, file, first)
+                    yield from self._select(rows, file, first)
                     first += batch.num_rows
 
-    def _select(self, rows: pa.Table, file: str, first: int) -> pa.Table:
+    def _select(self, rows: pa.Table, file: str, first: int) -> Iterator[pa.Table]:
+        """The wanted ones of some rows; nothing if there are none."""
         rows = cast_to_schema(rows, self.schema)
         since = pa.scalar(self.since_us, pa.int64()).cast(UTC_TIME)
         wanted = pc.and_(
@@ -501,10 +503,12 @@ class CellRowReader:
             others = pa.array(sorted(self.rain_only), pa.string())
             is_whole = pc.invert(pc.is_in(rows["cell"], others))
             wanted = pc.and_(wanted, pc.or_(is_whole, pc.equal(rows["name"], RAIN)))
-        numbers = pa.array(np.flatnonzero(wanted.to_numpy()) + first)
+        places = np.flatnonzero(wanted.to_numpy())
+        if not places.size:
+            return
         rows = rows.filter(wanted)
         rows = rows.append_column(ROW_LOCATION[0], pa.repeat(file, rows.num_rows))
-        return rows.append_column(ROW_LOCATION[1], numbers)
+        yield rows.append_column(ROW_LOCATION[1], pa.array(places + first))
 
     def _may_contain(self, low: str | None, high: str | None) -> bool:
         """Whether a cell lies in a range; True without statistics."""
@@ -512,6 +516,23 @@ class CellRowReader:
             return True
         at = bisect_left(self.cells, low)
         return at < len(self.cells) and self.cells[at] <= high
+
+
+FileRange = tuple[str, str | None, str | None, int | None]
+"""Name of a file, its lowest and highest cell, and its latest time in microseconds."""
+
+
+def _list_ranges(path: Folder, version: int | None) -> list[FileRange]:
+    adds = pa.table(open_table(path, version).get_add_actions(flatten=True))
+    names = ("path", "min.cell", "max.cell", "max.at")
+    return list(zip(*(_column(adds, name) for name in names), strict=True))
+
+
+@lru_cache(maxsize=3)
+def _list_once(path: Folder, version: int | None, read: str) -> list[FileRange]:
+    """The same for all shares of a pass; a restored table has old version numbers."""
+    del read
+    return _list_ranges(path, version)
 
 
 def _values(adds: pa.Table, name: str) -> list[Any]:

@@ -316,10 +316,13 @@ def cast_to_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
     delta-rs writes string views, which have other types.
     """
+    known = dict(zip(rows.column_names, rows.columns, strict=True))
     columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
+        pa.nulls(rows.num_rows, field.type)
+        if (column := known.get(field.name)) is None
+        else column
+        if column.type == field.type
+        else column.cast(field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
 from backend_spark.scoring.judgement import judge_step
@@ -129,11 +130,13 @@ def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     """With look-ahead, a cut wire, a flag of the node, and a gauge that stops."""
     rain = [Observation(T0 + n * 600, "n1", "rain", "mm", mm, seq=n) for n, mm in
             enumerate([0.0] * 4 + [9.0] * 12 + [240.0] + [2.0] * 6)]  # fmt: skip
-    burst = [replace(rain[n], value=mm) for n, mm in enumerate([0.0] * 8 + [240.0])]
-    rain[10] = replace(rain[10], node_flag=3)
-    dry = [replace(o, node="n2", value=0.0) for o in rain]
+    burst = [
+        structs.replace(rain[n], value=mm) for n, mm in enumerate([0.0] * 8 + [240.0])
+    ]
+    rain[10] = structs.replace(rain[10], node_flag=3)
+    dry = [structs.replace(o, node="n2", value=0.0) for o in rain]
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
-    later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
+    later = [structs.replace(o, at_s=o.at_s + 200_000) for o in cut]
     found = score_cell(
         [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], same_rain=True)
     )

@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 from console_tables import CRITERIA, Slope, storm, write_tables
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 from backend_spark import open_tables, plots
 from backend_spark.errors import PlotError

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
@@ -404,7 +405,7 @@ def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
     """A node that was off has counted nothing: no zero rain, but a lower bound."""
     whole = gauge([depth_mm] * (lost + 20))
     kept = [o for o in whole if o.seq < 10]
-    kept += [replace(o, boot="2") for o in whole if o.seq >= 10 + lost]
+    kept += [structs.replace(o, boot="2") for o in whole if o.seq >= 10 + lost]
     row, full = columns(kept)[-1], columns(whole)[-1]
 
     missing = full["completeness"] - row["completeness"]
@@ -434,7 +435,7 @@ def test_forecast_on_doubtful_rain_alone_gives_level_3_at_most() -> None:
     shower = ForecastRain("JMA", T0, (10.0,) * 12)
     rules = replace(RULES, forecast=lambda _: shower)
     storm = gauge([9.0] * 14)
-    doubtful = [replace(o, node_flag=3) for o in storm]
+    doubtful = [structs.replace(o, node_flag=3) for o in storm]
     sure, doubted = columns(storm, rules)[-1], columns(doubtful, rules)[-1]
 
     assert sure["level"] == sure["level_forecast"] == 4

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from backend_spark.scoring.cell_state import (
     STATE_INTERVAL_S,
@@ -127,7 +128,9 @@ def test_short_return_neither_ends_a_hold_nor_lowers_it() -> None:
 
 def test_gauge_whose_readings_are_all_refused_holds_the_level() -> None:
     """It goes on reporting, but each reading failed its tests."""
-    refused = [replace(o, node_flag=int(Flag.FAIL)) for o in gauge([0.0] * 60, 90)]
+    refused = [
+        structs.replace(o, node_flag=int(Flag.FAIL)) for o in gauge([0.0] * 60, 90)
+    ]
     rows = rows_of([*gauge(STORM[:90]), *refused])
 
     assert {rows[n].level for n in range(90, 150)} == {rows[89].level}
@@ -163,7 +166,7 @@ def test_sensor_whose_readings_became_doubtful_holds_its_level(flag: Flag) -> No
     """Its temperature, which goes on, is no evidence of movement either."""
     moving = tilt(0, [0.3 * n / 6 for n in range(30)])
     still = tilt(30, [1.5] * 60)
-    doubtful = [replace(o, node_flag=int(flag), flag=flag) for o in still]
+    doubtful = [structs.replace(o, node_flag=int(flag), flag=flag) for o in still]
     warm = [
         Observation(T0 + n * STEP, "n2", "tilt/temp", "Cel", 15.0) for n in range(90)
     ]
@@ -187,7 +190,7 @@ def test_tilt_meter_that_returns_ends_its_hold_after_an_hour() -> None:
 def test_one_refused_reading_is_no_state_of_its_own() -> None:
     """A gap of a step keeps the level for an hour and is not called held."""
     readings = gauge([0.0] * 60)
-    readings[30] = replace(readings[30], node_flag=int(Flag.FAIL))
+    readings[30] = structs.replace(readings[30], node_flag=int(Flag.FAIL))
     rows = rows_of(readings)
 
     assert {(rows[n].level, rows[n].state) for n in range(60)} == {(1, "judged")}
@@ -233,7 +236,7 @@ def test_substitute_may_raise_the_level_and_is_named(
 def test_rain_of_the_nearest_gauge_takes_the_place_of_missing_rain() -> None:
     """Its node and distance are in the reasons; the level stays held."""
     reports = GaugeReports(
-        replace(o, node="n7", flag=int(Flag.GOOD)) for o in gauge([5.0] * 200)
+        structs.replace(o, node="n7", flag=int(Flag.GOOD)) for o in gauge([5.0] * 200)
     )
     nearby = NearbyRain((NearbyGauge("n7", 2.1, reports),))
     readings = sorted([*gauge(STORM[:70]), *alive(0, 199)], key=lambda o: o.at_s)

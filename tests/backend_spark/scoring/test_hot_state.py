@@ -13,6 +13,7 @@ from cell_days import (
     Store,
     readings,
 )
+from msgspec import structs
 
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.cell_state import (
@@ -127,11 +128,13 @@ def all_kinds(rng: random.Random, days: int) -> list[Observation]:
     urgent = {o.seq for o in made if rng.random() < 0.002}
     for o in [each for each in made if each.name == "rain"]:
         turn = 30 * math.sin(o.at_s / 2e4) + rng.gauss(0, 5)
-        made.append(replace(o, name="pore", unit="hPa", sum=None, value=turn))
+        made.append(structs.replace(o, name="pore", unit="hPa", sum=None, value=turn))
         if rng.random() < 0.05:
-            made.append(replace(o, name=REFUSED, unit="count", sum=None, value=1.0))
+            made.append(
+                structs.replace(o, name=REFUSED, unit="count", sum=None, value=1.0)
+            )
     return [
-        replace(
+        structs.replace(
             o,
             received_us=round((o.at_s + 1) * 1e6),
             priority=3 if o.seq in urgent else 1,
@@ -228,11 +231,11 @@ def test_reviews_between_passes_equal_reviews_from_the_start(
 def pack(at_s: float, node: str = "a", rain_mm: float = 0.0) -> list[Observation]:
     """A message of a gauge and a tilt meter."""
     base = Observation(at_s, node, "", received_us=round((at_s + 1) * 1e6), boot="b")
-    base = replace(base, seq=round(at_s))
+    base = structs.replace(base, seq=round(at_s))
     return [
-        replace(base, name="rain", unit="mm", sum=rain_mm),
-        replace(base, name="tilt/x", unit="deg", value=at_s % 7 / 1000),
-        replace(base, name="tilt/y", unit="deg", value=at_s % 5 / 1000),
+        structs.replace(base, name="rain", unit="mm", sum=rain_mm),
+        structs.replace(base, name="tilt/x", unit="deg", value=at_s % 7 / 1000),
+        structs.replace(base, name="tilt/y", unit="deg", value=at_s % 5 / 1000),
     ]
 
 
@@ -257,7 +260,7 @@ def test_quiet_passes_read_only_new_readings() -> None:
 def test_few_readings_of_tilt_meters_are_kept(priority: int, kept: int) -> None:
     """Their rules have a state; the level of an urgent message counts for a time."""
     messages = [pack(T0 + 60.0 * n + 3) for n in range(240)]
-    messages[200] = [replace(o, priority=priority) for o in messages[200]]
+    messages[200] = [structs.replace(o, priority=priority) for o in messages[200]]
     known = [o for message in messages for o in message]
     found = [o.name for o in keep_readings(known, T0 + 14_400, 7200.0, all_rain=False)]
 

@@ -3,12 +3,12 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from backend_spark.scoring.arrow import (
     HISTORY_COLUMNS,

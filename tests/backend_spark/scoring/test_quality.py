@@ -1,10 +1,9 @@
 """Quality flags of readings: single, and compared with neighbours."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_single, flag_with_neighbours

@@ -2,12 +2,12 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 
 import pytest
 from measurements import seattle
+from msgspec.structs import replace
 
 from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,

@@ -1,13 +1,13 @@
 """Reviews of readings: what a person's decision does to flags and levels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from backend_spark.scoring.applied_reviews import AppliedReviews, read_report
 from backend_spark.scoring.arrow import make_levels_table

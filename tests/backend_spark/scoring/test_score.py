@@ -1,10 +1,9 @@
 """Scoring of a cell, without Spark."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import LevelRow, score_levels
