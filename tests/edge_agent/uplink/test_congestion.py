@@ -18,7 +18,6 @@ SLOW_TO_GROW = LinkPlan(500e3, 16_000, 0.3, rate_factor=10.0)
 
 KNOWN_MISSES = {
     "10 times faster": 2,
-    "1 % loss": 2,
     "delay of 20 to 200 ms": 5,
     "outages of 1 to 30 s": 2,
     "rate wanders by 4": 3,
