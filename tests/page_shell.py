@@ -95,9 +95,15 @@ class Machine:
         return output
 
     def named(self, commands: str) -> str:
-        """Commands with the page's paths and ports replaced."""
+        """Commands with the page's paths and ports replaced.
+
+        A port is a whole number: a free one, put in before, may contain its digits.
+        """
         for old, new in self.names.items():
-            commands = commands.replace(old, new)
+            if old.isdigit():
+                commands = re.sub(rf"\b{old}\b", new, commands)
+            else:
+                commands = commands.replace(old, new)
         return commands
 
     def stop(self) -> None:

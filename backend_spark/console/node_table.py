@@ -52,7 +52,7 @@ def build_node_table(live_state: LiveState, part: str = "") -> dict[str, Any]:
         "rows": rows,
         "all": len(nodes),
         "gateways": live_state.gateway_rows(),
-        "managers": {"told_s": gateways.listed_at_s, "problem": gateways.problem},
+        "managers": {"listed_s": gateways.listed_at_s, "problem": gateways.problem},
     }
 
 

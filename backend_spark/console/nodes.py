@@ -326,26 +326,26 @@ class GatewayList:
     def _row(
         self, name: str, nodes: Sequence[NodeState], now_s: float
     ) -> dict[str, Any]:
-        heard_s = max((node.at_s for node in nodes), default=None)
+        received_s = max((node.at_s for node in nodes), default=None)
         areas = self.areas.get(name, ())
         return {
             "id": name,
-            "state": self._state(name, heard_s, now_s),
+            "state": self._state(name, received_s, now_s),
             "areas": areas,
             "place": self.places.get(name) or center_of_areas(areas),
             "exact": name in self.places,
             "nodes": len(nodes),
-            "heard_s": heard_s,
+            "received_s": received_s,
         }
 
-    def _state(self, name: str, heard_s: float | None, now_s: float) -> str:
+    def _state(self, name: str, received_s: float | None, now_s: float) -> str:
         """``gone`` if it is no longer listed, else ``silent`` or ``well``.
 
         Without a recent list, the messages of its nodes decide.
         """
         if self.listed_at_s is not None and now_s - self.listed_at_s <= LIST_VALID_S:
             return "well" if name in self.listed else "gone"
-        is_active = heard_s is not None and now_s - heard_s <= SILENT_AFTER_S
+        is_active = received_s is not None and now_s - received_s <= SILENT_AFTER_S
         return "well" if is_active else "silent"
 
 

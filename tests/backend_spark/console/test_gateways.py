@@ -86,7 +86,7 @@ def test_row_has_node_count_and_last_reading() -> None:
     """The time is that of its nodes' newest reading."""
     row = next(r for r in GatewayList().rows(NODES, NOW_S) if r["id"] == "gw-1:1883")
 
-    assert (row["nodes"], row["heard_s"], row["place"]) == (2, NOW_S - 60, None)
+    assert (row["nodes"], row["received_s"], row["place"]) == (2, NOW_S - 60, None)
 
 
 def test_place_is_the_centre_of_the_smallest_area() -> None:

@@ -40,7 +40,7 @@ interface HealthResponse {
   rows: Row[];
   all: number;
   gateways: Gateway[];
-  managers: { told_s: number | null; problem: string | null };
+  managers: { listed_s: number | null; problem: string | null };
 }
 
 export async function drawHealth(container: HTMLElement): Promise<void> {
@@ -73,10 +73,10 @@ export async function drawHealth(container: HTMLElement): Promise<void> {
 }
 
 function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLElement[] {
-  const words = managers.problem ? t("managersUnreachable") + managers.problem : managers.told_s === null ? t("managersUnset") : "";
+  const words = managers.problem ? t("managersUnreachable") + managers.problem : managers.listed_s === null ? t("managersUnset") : "";
   const hint = el("p", { class: managers.problem ? "warn" : "hint" }, words);
   if (!all.length) return [hint, el("p", {}, t("noGateways"))];
-  const names: Key[] = ["gateway", "state", "area", "place", "nodesServed", "lastHeard"];
+  const names: Key[] = ["gateway", "state", "area", "place", "nodesServed", "lastReceived"];
   const rows = all.map((each) =>
     el(
       "tr",
@@ -86,7 +86,7 @@ function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLE
       el("td", {}, el("code", {}, each.areas.join(" ") || "–")),
       el("td", {}, each.place ? t(each.exact ? "placeExact" : "placeAbout") : "–"),
       el("td", { class: "number" }, String(each.nodes)),
-      el("td", {}, each.heard_s === null ? "–" : `${formatTime(each.heard_s)}（${formatAgo(now_s - each.heard_s)}）`),
+      el("td", {}, each.received_s === null ? "–" : `${formatTime(each.received_s)}（${formatAgo(now_s - each.received_s)}）`),
     ),
   );
   return [hint, table("narrow", names.map((name) => t(name)), rows).box];

@@ -164,7 +164,7 @@ const TEXTS = {
   placeExact: ["設定された位置", "as set"],
   placeAbout: ["このあたり（担当区域の中央）", "about here (the middle of its area)"],
   nodesServed: ["観測点数", "Nodes served"],
-  lastHeard: ["経由した最終受信", "Last received through it"],
+  lastReceived: ["経由した最終受信", "Last received through it"],
   levelColumn: ["レベル", "Level"],
   queued: ["送信待ち（優先度:件数）", "Waiting (priority:count)"],
   oldest: ["最古の待ち", "Oldest waiting"],

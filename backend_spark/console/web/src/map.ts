@@ -308,8 +308,8 @@ export class LevelMap {
     const found = this.gateways.find((each) => each.id === id);
     if (!found?.place || !this.map) return;
     const now = this.state.now?.now_s ?? 0;
-    const heard = found.heard_s === null ? "–" : formatAgo(now - found.heard_s);
-    const rows: [Key, string][] = [["state", t(found.state as Key)], ["place", t(found.exact ? "placeExact" : "placeAbout")], ["area", found.areas.join(" ")], ["nodesServed", String(found.nodes)], ["lastHeard", heard]];
+    const received = found.received_s === null ? "–" : formatAgo(now - found.received_s);
+    const rows: [Key, string][] = [["state", t(found.state as Key)], ["place", t(found.exact ? "placeExact" : "placeAbout")], ["area", found.areas.join(" ")], ["nodesServed", String(found.nodes)], ["lastReceived", received]];
     const words = el("div", { class: "gateway-words" }, el("b", {}, `${t("gateway")} ${id}`), el("dl", { class: "facts" }, ...rows.flatMap(([name, text]) => [el("dt", {}, t(name)), el("dd", {}, text)])));
     new maplibre.Popup({ maxWidth: "320px" }).setLngLat([found.place[1], found.place[0]]).setDOMContent(words).addTo(this.map);
   }

@@ -41,5 +41,5 @@ export interface Gateway {
   place: [number, number] | null;
   exact: boolean;
   nodes: number;
-  heard_s: number | null;
+  received_s: number | null;
 }
