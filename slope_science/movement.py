@@ -270,16 +270,20 @@ STEP_SHARE = 0.85
 SECOND_SHARE = 0.6
 
 
+MOST_STEPS = 2
+"""Most steps of a sensor that is at more than two values."""
+
+
 def find_steps(
     times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
 ) -> list[Step] | None:
     """The step, or the steps, that explain the change of some readings.
 
-    Of a sensor at one of two values, such as one with a loose contact, each change is
-    a step, in any number, also where such changes are its usual noise. Else there are
-    at most two: two kicks, or a kick and the way back. Creep has its largest changes
+    One or two: two kicks, or a kick and the way back. Creep has its largest changes
     side by side, so that a second step within one interval is half of the first within
-    two, less than `SECOND_SHARE` of it.
+    two, less than `SECOND_SHARE` of it. Of a sensor at one of two values, such as one
+    with a loose contact, each change is a step: three and more, and fewer where such
+    changes are its usual noise.
 
     Args:
         times_s: Times of the readings, ascending.
@@ -290,8 +294,14 @@ def find_steps(
         In the order of time; None if no step explains the change.
     """
     switches = _changes_between_two_values(axes)
-    if switches:
+    if len(switches) > MOST_STEPS:
         return switches
+    return _one_or_two_steps(times_s, axes, sigma) or switches or None
+
+
+def _one_or_two_steps(
+    times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
+) -> list[Step] | None:
     first = single_step(times_s, axes, sigma)
     if first is not None:
         rest = without_step(axes, first)
