@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,11 +15,26 @@ MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 GRACE_S = 10.0
 
 
+PORTS = range(5000, 10000)
+"""Below those that Linux uses for outgoing connections: some programs start minutes
+after their port was chosen, and a connection could have it by then."""
+
+_chosen: set[int] = set()
+
+
 def free_port() -> int:
-    """Return an unused TCP port."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Return an unused TCP port, each time another one.
+
+    Raises:
+        OSError: No port of `PORTS` is free.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            if port not in _chosen:
+                _chosen.add(port)
+                return port
+    raise OSError(f"no TCP port from {PORTS.start} to {PORTS.stop - 1} is free")
 
 
 class Processes:
