@@ -35,8 +35,8 @@ assert sqlite3.sqlite_version_info > (3, 35), "loaded before ecCodes brings an o
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
-# Collected tests and imported modules stay to the end. The garbage collector would walk
-# through these millions of objects again and again while they are made, and later.
+# Collected tests and imported modules stay to the end. Each garbage collection would go
+# through these millions of objects, while they are made and later.
 gc.disable()
 
 

@@ -221,8 +221,8 @@ def run(settings: BackendSettings) -> None:
     """
     console = settings.console
     services = make_services(settings)
-    # The first reading covers three days; what it stores stays. A collection would look
-    # at all of it each time: 0.15 s, in which no page is answered.
+    # The first reading covers three days; what it stores stays. A collection would go
+    # through all of it each time: 0.15 s, in which no page is answered.
     gc.disable()
     services.refresh()
     gc.freeze()

@@ -84,14 +84,14 @@ _BY_SERIES: Final = attrgetter("at_s", "node", "name")
 _AT_S: Final = attrgetter("at_s")
 
 
-def is_plain(o: Observation) -> bool:
+def _is_plain(o: Observation) -> bool:
     """Whether the value of a reading alone decides on its own verdict."""
     return o.review is None and o.node_flag is None and o.synchronised
 
 
 def flag_single(o: Observation) -> Verdict:
     """Verdict of a reading from its own columns."""
-    if is_plain(o) and o.value is not None:
+    if _is_plain(o) and o.value is not None:
         return flag_number(o.name, o.unit, o.value)
     limits = reading_limits(o.name, o.unit)
     verdicts = [check_node_flag(o.node_flag), check_clock(o.synchronised)]
@@ -209,7 +209,7 @@ def _is_usable(o: Observation) -> bool:
     """Whether a reading has a number to compare others with."""
     if o.value is None:
         return False
-    if is_plain(o):  # then only its range can fail
+    if _is_plain(o):  # then only its range can fail
         limits = reading_limits(o.name, o.unit)
         return limits is None or limits.fail.contains(o.value)
     return flag_single(o).flag <= Flag.SUSPECT

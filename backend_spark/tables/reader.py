@@ -450,16 +450,16 @@ class CellRowReader:
     version: int | None = None
     rain_only: Collection[str] = ()
 
-    def list_files(self, read: str | None = None) -> list[str]:
+    def list_files(self, pass_name: str | None = None) -> list[str]:
         """Names of the files that may contain such rows.
 
         Args:
-            read: Name of a pass, in which a version of a table is listed once.
+            pass_name: In one pass, a version of a table is listed once.
         """
         files = (
             _list_ranges(self.path, self.version)
-            if read is None
-            else _list_once(self.path, self.version, read)
+            if pass_name is None
+            else _list_once(self.path, self.version, pass_name)
         )
         return [
             path
@@ -529,9 +529,9 @@ def _list_ranges(path: Folder, version: int | None) -> list[FileRange]:
 
 
 @lru_cache(maxsize=3)
-def _list_once(path: Folder, version: int | None, read: str) -> list[FileRange]:
+def _list_once(path: Folder, version: int | None, pass_name: str) -> list[FileRange]:
     """The same for all shares of a pass; a restored table has old version numbers."""
-    del read
+    del pass_name
     return _list_ranges(path, version)
 
 

@@ -296,9 +296,6 @@ def simulate(plan: LinkPlan, load: Load, seed: int) -> Result:
     run.run()
     over_s, over_burst_s = [], []
     for put_s, number, arrival_s in run.delays:
-        # What was on its way when the link changed is not judged either.
-        if put_s < run.change_s + RELEARN_S and arrival_s >= run.change_s:
-            continue
         delay_s = arrival_s - put_s - _outage_s(run, put_s, arrival_s)
         rate = run.link.plan.rate * plan.walk**-0.5
         rate *= plan.rate_factor if put_s >= run.change_s else 1.0
@@ -311,7 +308,11 @@ def simulate(plan: LinkPlan, load: Load, seed: int) -> Result:
         if plan.loss or plan.is_policer:
             allowed_s += 2 * one_way_s + (TCP_TIMEOUT_S if plan.is_policer else 0.1)
         shared = load.uplinks + (plan.other_share > 0)
-        over_s.append(delay_s - allowed_s - shared * load.largest_bytes / rate - 0.5)
+        bar_s = allowed_s + shared * load.largest_bytes / rate + 0.5
+        # What may still be on its way when the link changes is not judged either.
+        if put_s < run.change_s + RELEARN_S and put_s + bar_s >= run.change_s:
+            continue
+        over_s.append(delay_s - bar_s)
         over_burst_s.append(delay_s - allowed_s - plan.burst_bytes / rate - 1.0)
     acked = [each.acked_bytes for each in run.uplinks]
     goodput = sum(acked) / _capacity_bytes(run)

@@ -131,7 +131,7 @@ class Traffic:
         for first, body in packets.packets(buffer):
             if first & 0xF0 == packets.PUBLISH:
                 _, packet_id, _, payload = packets.published(first, body)
-                acks.append(b"\x40\x02" + packet_id)
+                acks.append(packets.packet(packets.PUBACK, packet_id))
                 _, number, sent_ns = read_stamp(payload)
                 self._received += 1
                 self._delays_ns.setdefault(number, now_ns - sent_ns)

@@ -75,7 +75,7 @@ class Subscriber:
             if first & 0xF0 == packets.PUBLISH:
                 topic, packet_id, *rest = packets.published(first, body)
                 if packet_id:
-                    acks.append(b"\x40\x02" + packet_id)
+                    acks.append(packets.packet(packets.PUBACK, packet_id))
                 if not topic.startswith("/custody"):
                     self._record(*rest, now_s, delays_s)
         if acks:

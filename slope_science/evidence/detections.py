@@ -328,8 +328,9 @@ class Corroboration:
             return False
         pair, is_one_node = {sensor, detection.sensor}, node == _node(detection.sensor)
         own = replace(own, steps=detection.steps)
-        begin_s = now_s if detection.from_s is None else detection.from_s
-        begin_s = now_s if detection.steps else begin_s
+        begin_s = now_s
+        if detection.from_s is not None and not detection.steps:
+            begin_s = detection.from_s
         young_s = max(_YOUNG_S, now_s - begin_s)
         is_young = any(
             not each.is_count and (each.steps or now_s - each.since_s < young_s)
