@@ -51,7 +51,7 @@ END_S: Final = 1_782_831_600
 
 CALM_S, STORM_S = 600, 60
 PACKS_AT_ONCE: Final = 50_000
-COLUMNS: Final = 100
+MIN_COLUMNS: Final = 100
 TICK_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -124,7 +124,8 @@ class Network:
     """
 
     def __init__(self, nodes: int) -> None:
-        places = ((33.0 + n // COLUMNS * 0.02, 133.0 + n % COLUMNS * 0.02)
+        self._columns = max(MIN_COLUMNS, math.isqrt(nodes))
+        places = ((33.0 + n // self._columns * 0.02, 133.0 + n % self._columns * 0.02)
                   for n in range(nodes))  # fmt: skip
         self._topics = [cell_topic(Cell.at(*place)) for place in places]
         self._random = random.Random(nodes)  # noqa: S311 - repeatable
@@ -136,7 +137,7 @@ class Network:
         self._seq += 1
         warm = 15 + 8 * math.sin(2 * math.pi * at_s / 86_400)
         for node, topic in enumerate(self._topics):
-            is_wet = 2 * (node % COLUMNS) < COLUMNS
+            is_wet = 2 * (node % self._columns) < self._columns
             self._rain_mm[node] += 0.5 * (
                 is_wet and self._random.random() < every_s / 900
             )
