@@ -36,8 +36,7 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
-from edge_agent.sampling_loop import SamplingLoop
-from edge_agent.schedule import ClockStepDetector, SamplingPolicy
+from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
 from edge_agent.sensors.linux.buses import LinuxBuses
@@ -51,10 +50,11 @@ from edge_agent.status import HealthReporter
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.snapshot import SnapshotError
 from edge_agent.updates.download import FileDownload
-from edge_agent.updates.rollouts import ROLLOUTS_STATE, Rollouts
 from edge_agent.updates.updater import (
+    ROLLOUTS_STATE,
     DownloadTransport,
     ImageInfo,
+    Rollouts,
     Updater,
     has_backlog,
 )
