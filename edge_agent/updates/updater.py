@@ -81,7 +81,7 @@ class Rollouts:
         self._remember({ROLLOUTS_STATE: json.dumps(state)})
 
     def select(self, role: str) -> Rollout | None:
-        """The newest rollout for this node and a role of image; None for none."""
+        """The newest rollout for this node and a role of image; None without one."""
         return max(
             (
                 each
