@@ -259,6 +259,7 @@ def _exchange(
 ) -> tuple[list[Call], list[Call]]:
     """Send a message; the calls until PUBLISH, and those after PUBACK."""
     queue.put([make_draft(seq)])
+    uplink._run_events(0.0)  # noqa: SLF001 - it sends only after all events
     with recording() as published:
         uplink._send_all()  # noqa: SLF001
     while not uplink._answers:  # noqa: SLF001
