@@ -36,8 +36,7 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
-from edge_agent.sampling_loop import SamplingLoop
-from edge_agent.schedule import ClockStepDetector, SamplingPolicy
+from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
 from edge_agent.sensors.linux.buses import LinuxBuses
@@ -51,10 +50,11 @@ from edge_agent.status import HealthReporter
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.snapshot import SnapshotError
 from edge_agent.updates.download import FileDownload
-from edge_agent.updates.rollouts import ROLLOUTS_STATE, Rollouts
 from edge_agent.updates.updater import (
+    ROLLOUTS_STATE,
     DownloadTransport,
     ImageInfo,
+    Rollouts,
     Updater,
     has_backlog,
 )
@@ -246,7 +246,7 @@ def make_gateway_source(node: NodeSettings) -> FixedGateway | ManagedGateways:
 
 
 def make_sender(node: NodeSettings) -> SenderProfile:
-    """How the node sends; with its id in topics where brokers check it."""
+    """Profile of the node as a sender, with its id in topics where brokers check it."""
     settings = node.settings
     id_, section = settings.node.id, settings.uplink
     by = id_ if settings.tls.has_certificate else None
@@ -465,7 +465,7 @@ def _notice_verifier(keys: Sequence[str]) -> OpenNotice | None:
 
 
 def _rollouts(shared: _Shared) -> Rollouts | None:
-    """The rollouts; None where the node takes updates from its card alone."""
+    """The rollouts; None if the node takes updates only from its card."""
     keys = shared.node.settings.update.keys
     if not keys:
         return None
@@ -496,7 +496,10 @@ def _subscriptions(
 
 
 def _connections(shared: _Shared) -> ConnectionPool:
-    """Connections for messages and for updates, which would end each other."""
+    """Connections for messages and for updates, which share one MQTT session.
+
+    A second connection with the same client id would end the first.
+    """
     tls, sender = shared.node.settings.tls, make_sender(shared.node)
     return ConnectionPool(
         Session(sender.id, keepalive_s=sender.keepalive_s),

@@ -55,7 +55,7 @@ class NodeParts:
         selection: Chooses the gateway of the uplink.
         notices: Levels and criteria that analysts published for the position.
         drills: Drills of the alarm outputs.
-        updater: Fetches updates of the image; None where none are taken.
+        updater: Downloads updates of the image; None if the node takes none.
         alarms: The alarm outputs.
         sensors: All sensors, open.
         sampler: Makes messages of the sensors' readings.
@@ -244,10 +244,10 @@ class Coordinator:
             )
 
     def _report_alarms(self, beat: Heartbeat) -> None:
-        """Report changes of the way back.
+        """Queue a report when the state that nodes report back changes.
 
-        Apart from `_switch_alarms`, which neither a slow disk nor the assessment of
-        samples may delay.
+        In a thread of its own: neither a slow disk nor the assessment of samples may
+        delay `_switch_alarms`.
         """
         reported = self._way_back()
         while not self._stop.wait(ALARMS_INTERVAL_S):
@@ -259,7 +259,7 @@ class Coordinator:
                 self._parts.uplink.wake()
 
     def _way_back(self) -> tuple[object, ...]:
-        """What is reported at once when it changes."""
+        """State of notices, drills and outputs, which is reported when it changes."""
         states = self._parts.alarms.summary()
         notice = self._parts.notices.current(self._parts.clock.wall_s())
         return states, notice and notice.level, self._parts.drills.current()

@@ -35,7 +35,14 @@ from spatial_mqtt.transport import (
     Session,
 )
 
-PACKAGES: Final = ("gateway_daemon", "edge_agent", "spatial_mqtt", "service_runtime")
+PACKAGES: Final = (
+    "service_runtime",
+    "slope_science",
+    "spatial_mqtt",
+    "edge_agent",
+    "gateway_daemon",
+    "backend_spark",
+)
 FOLDERS: Final = tuple(f"{ROOT}/{package}/" for package in PACKAGES)
 THREADS: Final = {
     "paho-mqtt-client-gw": "network, own broker",

@@ -78,7 +78,9 @@ class GatewayNotice(msgspec.Struct, frozen=True):
 
 
 class GatewayLocation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a gateway retains about itself. Earlier ones retain a position or nothing.
+    """Retained message of a gateway about itself.
+
+    Gateways of earlier versions retain a position or nothing.
 
     Attributes:
         broker_info: Broker of the gateway.
@@ -182,7 +184,7 @@ def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) ->
 
 
 def decode_directory_message(payload: bytes, form: type[T], what: str) -> T:
-    """Decode a directory message; so do the functions below for one form each.
+    """Decode a directory message; the functions below decode one form each.
 
     Args:
         payload: JSON.

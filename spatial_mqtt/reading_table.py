@@ -94,7 +94,7 @@ class TableReading:
         line: Line in the file; the first one, where two rows are one reading.
         sensor: Name of the sensor.
         quantity: Name in `reading_quantities.QUANTITIES`.
-        reading: As a node sends it.
+        reading: The reading, in the form that a node sends.
     """
 
     line: int
@@ -365,7 +365,7 @@ def _parse_time(name: str, text: str) -> float:
 
 @lru_cache(maxsize=1024)
 def _parse_flags(text: str) -> tuple[Flag | None, bool]:
-    """The node's flag, and whether its clock was set."""
+    """Parse the flag of the node, and whether its clock was set."""
     flag, synchronised = None, True
     for word in re.findall(r"[^;| ]+", text.casefold()):
         if word == UNSYNCHRONISED:
@@ -459,7 +459,7 @@ def _parse_kind(sensor: str, quantity: str, unit: str) -> _Kind:
 def _sensors_with(
     messages: Iterable[TableMessage], quantities: set[str]
 ) -> dict[SensorName, set[str]]:
-    """Those of some quantities that each sensor has."""
+    """For each sensor, which of some quantities it has."""
     found: dict[SensorName, set[str]] = {}
     for message in messages:
         for each in message.readings:

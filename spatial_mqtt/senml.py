@@ -385,7 +385,7 @@ def _text(value: object, label: str) -> str | None:
 
 
 def _list(value: object) -> Sequence[Any]:
-    """A list; anything else is empty, because `why` holds the same."""
+    """A list of codes; empty for any other value, because `why` says the same."""
     return value if isinstance(value, list) else ()
 
 
@@ -442,7 +442,7 @@ STATUS_NOTICE: Final = f"{STATUS_PREFIX}notice"
 """The notice in force: level, its time of creation and of receipt in Unix seconds."""
 
 STATUS_DRILL: Final = f"{STATUS_PREFIX}drill"
-"""The drill in force, likewise."""
+"""The drill in force: level, and its times of creation and of receipt."""
 
 STATUS_NO_VALUE: Final = "none"
 """Value for an empty queue, and for a node without a gateway."""

@@ -99,7 +99,7 @@ RECEIVED_COUNT: Final = "$SYS/broker/publish/messages/received"
 """PUBLISH packets that Mosquitto received since its start."""
 
 CLIENT_LOG: Final = "$SYS/broker/log/N"
-"""Log of connections of a Mosquitto with ``log_dest topic``."""
+"""Log of the connections of a Mosquitto that has ``log_dest topic``."""
 
 CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"

@@ -78,7 +78,7 @@ MIN_COMMIT_INTERVAL_S: Final = 0.25
 MAX_SEGMENTS: Final = 200
 MIN_WHOLE_BYTES: Final = 500_000
 COMPACT_EVERY: Final = 50
-"""Alerts wait during a compaction: it merges few and small files."""
+"""Commits between two compactions. Alerts wait during one, so it merges few files."""
 
 COMMIT_AFTER_SEGMENTS: Final = 1000
 """Segments without an urgent message after which the offset is committed."""

@@ -236,7 +236,7 @@ class MeshSeries:
     mm: np.ndarray
 
     def newest(self, from_s: float, to_s: float, known_s: float) -> dict[int, float]:
-        """By its time, the value known last of each time in a closed interval."""
+        """For each time in a closed interval, the value that became known last."""
         first, last = np.searchsorted(self.at_s, (from_s, to_s), "left")
         while last < len(self.at_s) and self.at_s[last] <= to_s:
             last += 1
@@ -340,7 +340,7 @@ class TableAnalyses:
     def _spans(
         self, product: Product, from_s: float, to_s: float, known_s: float
     ) -> dict[int, Span]:
-        """Lowest and highest value of the meshes by time; those missing left out."""
+        """Lowest and highest value of the meshes by time, without missing values."""
         until_s = min(known_s, to_s + DAY_S)
         by_time: dict[int, list[float]] = {}
         for mesh in self.meshes:

@@ -338,7 +338,7 @@ def _calibrate(
         )
     )
     if options.diagram is not None:
-        from backend_spark.plots.reliability import draw_reliability  # noqa: PLC0415 - matplotlib is slow
+        from backend_spark.plots.charts import draw_reliability  # noqa: PLC0415 - matplotlib is slow
 
         draw_reliability(found).savefig(options.diagram, dpi=120)
     found.write(options.calibrate)

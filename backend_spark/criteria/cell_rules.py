@@ -147,7 +147,7 @@ class CellRuleProvider:
             return self.evidence
 
     def change_of(self, cell: str) -> CriteriaRow | None:
-        """What the console set for a cell; None without."""
+        """Criteria that the console set for a cell; None if it set none."""
         changes = self.current_table().changes
         return None if changes is None else changes.row(cell)
 
@@ -176,7 +176,7 @@ class CellRuleProvider:
         return self._tables[stamp]
 
     def _read_changes(self, path: Path) -> CriteriaTable:
-        """The table with the changes of a file, which is copied, or the kept one."""
+        """The table with the changes of a file, which is copied; else the last one."""
         try:
             table = self._with_changes(path)
         except CriteriaTableError as error:
@@ -188,7 +188,7 @@ class CellRuleProvider:
         return table
 
     def _kept(self) -> CriteriaTable:
-        """The last good table, of this run or of the copy; without changes if none."""
+        """The last readable table, of this run or of the copy; else without changes."""
         if self._tables:
             return next(iter(self._tables.values()))
         copy = self.last_changes

@@ -95,13 +95,13 @@ class CriteriaRow:
 
     Attributes:
         advisory_mm: LEVEL1; None if the file has no such column.
-        warning_mm: LEVEL2; None likewise.
+        warning_mm: LEVEL2; None if the file has no such column.
         line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
         special_mm: SPECIAL; None without.
         municipality: Code of its municipality; empty without.
         version: Author and date, shown in reasons; empty in a prefecture's table.
         advisory_line_mm: Level 2 for 0, 1, 2 mm of rain and so on; empty without.
-        special_line_mm: Level 5 likewise.
+        special_line_mm: Level 5 for 0, 1, 2 mm of rain and so on; empty without.
         look_ahead_h: Hours ahead of levels 2 to 4; None without.
         line_percent: Critical line in percent of the table's; None: 100.
         tilt_deg_per_h: Rates of tilt of levels 3 and 4; empty: those of the settings.

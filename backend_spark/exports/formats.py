@@ -233,7 +233,7 @@ TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
 COUNTER_NOTE: Final = ", counted up since the counter began: take differences"
-"""Description of rain gauges and other counters, whose results are sums."""
+"""Description of a datastream of a rain gauge or another counter: sums."""
 
 UNITS: Final = {
     "mm": ("millimetre", "mm"),

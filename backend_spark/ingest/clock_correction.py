@@ -20,7 +20,7 @@ from spatial_mqtt.senml import decode_time
 log = logging.getLogger(__name__)
 
 MIN_NODES: Final = 3
-"""Nodes that must have sent a time: with fewer it is open whose clock is wrong."""
+"""Nodes that must have sent a time: fewer do not show which clock is wrong."""
 
 MIN_LEAD_S: Final = 300.0
 """Lead of the nodes' clocks that is corrected; smaller ones harm nothing."""

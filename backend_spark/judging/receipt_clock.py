@@ -47,7 +47,7 @@ _MICRO: Final = 1_000_000
 
 @dataclass(frozen=True)
 class SentNotice:
-    """A notice that goes out.
+    """A notice that the publisher sends.
 
     Attributes:
         at_s: Unix time by the clock of receipt.
@@ -79,11 +79,11 @@ class ShownLevel:
 
 @dataclass
 class SentRecord:
-    """What went out while the clock ran.
+    """Notices that were sent and levels that were shown while the clock ran.
 
     Attributes:
         notices: Notices, in the order of time.
-        shown: Changes of the shown levels, likewise.
+        shown: Changes of the shown levels, in the order of time.
         passes: Number of passes.
         coarse_from_s: Unix time from which `Effort.max_passes` was used up.
     """
@@ -112,7 +112,7 @@ NORMAL_EFFORT: Final = Effort()
 
 
 def row_state(row: Mapping[str, Any]) -> str:
-    """State of a row of levels."""
+    """State of a row of levels: ``judged``, ``held`` or ``unknown``."""
     return str(row["state"])
 
 
@@ -150,7 +150,7 @@ class ReceiptClock:
         self._now_s = float(self._received_s[0])
 
     def run(self, until_s: float) -> SentRecord:
-        """Run all passes, and let the clock run on until a moment."""
+        """Run all passes, then advance the clock to a moment."""
         first_s = step_end_s(self._now_s) - STEP_S
         last_s = float(self._received_s[-1])
         with tempfile.TemporaryDirectory() as folder:

@@ -77,7 +77,7 @@ class NoticePublisher:
 
     Attributes:
         drills: Requests of the console for drills; None without. Set before `run`.
-        record: Record of what the brokers accepted; None for none. Likewise.
+        record: Record of what the brokers accepted; None without. Set before `run`.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class NoticePublisher:
             self._unacknowledged[number, token] = topic, order.at_s
 
     def _accepted(self, number: int, token: int, refused: str | None) -> None:
-        """A broker has answered a publication."""
+        """Handle the answer of a broker to a publication."""
         order = self._unacknowledged.pop((number, token), None)
         if order is None or self.record is None:
             return

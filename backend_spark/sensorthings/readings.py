@@ -141,10 +141,10 @@ def reading_query(
     """Query for readings.
 
     Args:
-        condition: Of the request; None for none.
+        condition: Condition of the request; None without one.
         within: Filter by the resource path.
         scope: What the condition is seen against.
-        order: Of the request; readings are sorted by their time only.
+        order: Order of the request; readings are sorted by their time only.
 
     Raises:
         StandardsRequestError: The order is another.

@@ -69,13 +69,13 @@ CHECKPOINT: Final = "score"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
 PAUSE_SHARE: Final = 0.25
-"""Shortest pause between two passes, as a part of the first."""
+"""Shortest pause after a pass, as a fraction of its duration."""
 
 PEEK_S: Final = 0.001
 """Shortest time-out; Spark does not accept 0."""
 
 RunBatch = Callable[[DataFrame, int], None]
-"""Runs a batch of Spark by its messages and number."""
+"""Function that runs a batch of Spark: its messages, and its number."""
 
 SILENCE_S: Final = 120.0
 """Longest time until Spark's JVM answers."""
@@ -460,10 +460,10 @@ def start_query(
 
 @dataclass
 class ScoringSchedule:
-    """Schedule of scoring passes: at most four fifths of the time.
+    """Schedule of scoring passes, which take at most four fifths of the time.
 
-    A pause of a quarter of the pass before is left to other programs of the machine;
-    batches continue during a pass.
+    After a pass the job pauses for a quarter of its duration, so that other programs
+    of the machine can work. Batches continue during a pass.
 
     Batches run in a thread of Spark.
 

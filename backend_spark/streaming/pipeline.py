@@ -50,11 +50,11 @@ from backend_spark.streaming.decoding_tasks import (
     result_files,
     result_rows,
 )
-from backend_spark.streaming.gold_rows import REVISION_TABLES, ROW_KEYS
-from backend_spark.streaming.hot_files import HotFiles
-from backend_spark.streaming.hot_stamp import HotStamp
+from backend_spark.streaming.hot_files import HotFiles, HotStamp
 from backend_spark.streaming.scoring_tasks import (
     HOT_FOLDER,
+    REVISION_TABLES,
+    ROW_KEYS,
     SHARE_RESULT,
     CellShare,
     ShareWorker,

@@ -233,7 +233,7 @@ class _Merge:
         return self._ids[token]
 
     def _contradicted(self, found: Runs, newest: Runs, since: Integers) -> Flags:
-        """Cells whose known run is not what it was, by new or changed rows in it."""
+        """Cells whose known run is contradicted by new or changed rows in it."""
         wrong = np.zeros(len(newest), np.bool_)
         count = len(self._known)
         again = found[found["cell"] < count]

@@ -216,7 +216,7 @@ class JobClaim:
         return Transaction(_JOB, self.number)
 
     def take(self) -> None:
-        """Claim the tables, unless that is done."""
+        """Claim the tables, unless this job has claimed them already."""
         with self._lock:
             if self.number:
                 return
@@ -407,13 +407,13 @@ def time_literal(unix_us: int) -> str:
 
 
 def sync_newest(path: Folder) -> None:
-    """Make the newest version durable; at a store it is."""
+    """Fsync the newest version; a version in an object store is durable."""
     if isinstance(path, Path):
         sync_version(path, open_table(path).version())
 
 
 def sync_since(path: Folder, before: int) -> None:
-    """Make all versions after `before` durable; at a store they are."""
+    """Fsync all versions after `before`; those in an object store are durable."""
     if not isinstance(path, Path):
         return
     for version in range(before + 1, open_table(path).version() + 1):

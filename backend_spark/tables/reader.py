@@ -405,8 +405,8 @@ def open_tables(data: str | Path | BackendSection) -> DeltaTables:
             (``backend.tables``), or the section ``[backend]`` with both.
 
     Raises:
-        FieldError: The URL is none of tables, or the environment does not fit it.
-        SettingsError: The same of the URL of a section.
+        FieldError: The URL is not one of tables, or the environment does not fit it.
+        SettingsError: The same, for the URL in a section.
     """
     if isinstance(data, BackendSection):
         return DeltaTables(tables_folder(data))
@@ -492,7 +492,7 @@ class CellRowReader:
                     first += batch.num_rows
 
     def _select(self, rows: pa.Table, file: str, first: int) -> Iterator[pa.Table]:
-        """The wanted ones of some rows; nothing if there are none."""
+        """The wanted rows of a part of a file; yields nothing if there are none."""
         rows = cast_to_schema(rows, self.schema)
         since = pa.scalar(self.since_us, pa.int64()).cast(UTC_TIME)
         wanted = pc.and_(
@@ -530,7 +530,11 @@ def _list_ranges(path: Folder, version: int | None) -> list[FileRange]:
 
 @lru_cache(maxsize=3)
 def _list_once(path: Folder, version: int | None, pass_name: str) -> list[FileRange]:
-    """The same for all shares of a pass; a restored table has old version numbers."""
+    """List the files of a version once for all shares of a pass.
+
+    The name of the pass is part of the key, because a restored table repeats version
+    numbers.
+    """
     del pass_name
     return _list_ranges(path, version)
 

@@ -75,7 +75,7 @@ class RowQuery:
         begin: First time; None: from the first row.
         end: Last time; None: to the last row.
         is_descending: Whether the newest row comes first.
-        accepts: Check of each row that SQL does not make; None for none.
+        accepts: Check of each row beyond the conditions in SQL; None accepts all.
     """
 
     table: str

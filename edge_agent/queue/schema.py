@@ -145,7 +145,7 @@ def check_integrity(
 
     Args:
         connection: To the file.
-        timeout_s: Time limit; None for none.
+        timeout_s: Time limit in seconds; None for no limit.
 
     Returns:
         Whether the check finished within the limit.

@@ -308,7 +308,7 @@ class InFlight:
         )
 
     def accepts_any(self, content: str) -> bool:
-        """Whether a store decodes a content type on some topic."""
+        """Whether some store, on any topic, decodes a content type."""
         return self.custody is CustodyMode.RECEIPTS and any(
             content in offer.takes for offer in self._offers.values()
         )
@@ -439,7 +439,7 @@ class InFlight:
 
     def _expire(self, now_s: float) -> None:
         sent_before_s = now_s - self._limits.resend_after_s
-        # They are in the order of sending, nearly enough for a timeout.
+        # Ordered by the time of sending, closely enough for a timeout.
         expired = takewhile(lambda s: s.at_s <= sent_before_s, self._awaiting.values())
         for seq in [sent.message.seq for sent in expired]:
             del self._awaiting[seq]

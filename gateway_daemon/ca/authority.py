@@ -89,7 +89,7 @@ SESSION_SUFFIXES: Final = (
     "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
     "-update", "-updates", "-watch",
 )  # fmt: skip
-"""Suffixes of client ids for additional sessions of our programs."""
+"""Suffixes of client ids for additional sessions of the programs."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -249,7 +249,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         return issued
 
     def with_contested(self, serial: str, now_s: float) -> Self:
-        """With a certificate marked as contested, if it is not yet."""
+        """The register with a certificate marked as contested, if it is not yet."""
         return structs.replace(
             self,
             issued=tuple(
@@ -293,7 +293,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         return [each for each in self.issued if each.revoked_s is not None]
 
     def with_issued(self, issued: IssuedCertificate, now_s: float) -> Self:
-        """With one certificate more.
+        """The register with one more certificate.
 
         Raises:
             CertificateRefusedError: An identity of another role has the name.
@@ -308,7 +308,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         return structs.replace(self, issued=(*self.issued, issued))
 
     def with_revoked(self, name: str, now_s: float) -> Self:
-        """With all certificates of a name revoked.
+        """The register with all certificates of a name revoked.
 
         Raises:
             CertificateRefusedError: No valid certificate has the name.
@@ -455,7 +455,7 @@ class CertificateAuthority:
 
     @property
     def chain(self) -> bytes:
-        """What follows an issued certificate, for peers that know the root; PEM."""
+        """Certificates to send after an issued one to peers that know the root; PEM."""
         return b"" if self.root is None else self.certificate.public_bytes(PEM)
 
     @property

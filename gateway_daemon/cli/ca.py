@@ -264,7 +264,7 @@ def _echo_remarks(out: Path, changed: set[str], unmarked: list[str]) -> None:
 
 
 def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
-    """Write only files with new content, for programs that watch them; their names."""
+    """Write the files that change, as programs watch them; return their names."""
     changed = {
         name: data for name, data in files.items() if not _is_current(out / name, data)
     }

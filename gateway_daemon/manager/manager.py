@@ -99,7 +99,7 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 1.0
 SILENCE_S = 60.0
 SAVE_AGAIN_S = 10.0
-"""After a failed writing of the registry."""
+"""Pause before the registry is written again, after an error."""
 
 APPLY_TIMEOUT_S = 30.0
 """A gateway that has not applied a new table after this time is skipped."""
@@ -116,7 +116,7 @@ SHARED_TOPICS = (MANAGER_RECORDS, MANAGER_VIEW, BROKER_TABLE)
 """What Managers publish, on their own brokers and on those they serve."""
 
 MAX_CLOCK_LEAD_MS = 3_600_000
-"""A clock of another Manager that is further ahead is reported."""
+"""Lead of another Manager's clock above which it is reported."""
 
 
 class Manager:
@@ -321,7 +321,7 @@ class Manager:
         self._adopt()
 
     def _announce(self) -> None:
-        """Publish everything, once the notices that it causes reach us."""
+        """Publish everything, once this Manager receives the notices that follow."""
         if self._publisher.has_announced:
             return
         if self._own.is_up and self._receives_notices:

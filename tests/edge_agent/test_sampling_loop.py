@@ -12,8 +12,7 @@ from apscheduler.schedulers import base as schedulers
 from conftest import wait_until
 
 from edge_agent import sampling_loop
-from edge_agent.sampling_loop import SamplingLoop
-from edge_agent.schedule import ClockStepDetector, SamplingPolicy
+from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
 from service_runtime.watchdog import LoopWatchdog
 
 YEAR_S = 365.25 * 86_400

@@ -1,6 +1,6 @@
 """Sampling intervals by level and battery voltage."""
 
-from edge_agent.schedule import SamplingMode, SamplingPolicy
+from edge_agent.sampling_loop import SamplingMode, SamplingPolicy
 
 POLICY = SamplingPolicy(60.0, "battery", low_v=11.8, well_v=12.4, stretch=5.0)
 

@@ -4,7 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from edge_agent.schedule import MIN_STEP_S, ClockStepDetector, SteadyIntervalTrigger
+from edge_agent.sampling_loop import (
+    MIN_STEP_S,
+    ClockStepDetector,
+    SteadyIntervalTrigger,
+)
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 

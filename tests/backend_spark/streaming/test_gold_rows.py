@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backend_spark.scoring.revisions import NewReadings
-from backend_spark.streaming.gold_rows import GoldRows
+from backend_spark.streaming.scoring_tasks import GoldRows
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import open_table

@@ -14,7 +14,7 @@ from storm_log import CELLS, TOKENS, by_key, message
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.scoring.hot_state import HotState, decode_hot
-from backend_spark.streaming import hot_stamp, job
+from backend_spark.streaming import hot_files, job
 from backend_spark.streaming import pipeline as pipeline_module
 from backend_spark.streaming.hot_files import INDEX_FILE, read_hot_states
 from backend_spark.streaming.pipeline import ScoringPipeline
@@ -168,7 +168,7 @@ def test_another_program_or_other_settings_start_cold(
     """Their hot states could differ."""
     unchanged = set(start(data).hot.of_cells(TOKENS))
     with monkeypatch.context() as patch:
-        patch.setattr(hot_stamp, "program_digest", lambda: "an upgrade")
+        patch.setattr(hot_files, "program_digest", lambda: "an upgrade")
         upgraded = set(start(data).hot.of_cells(TOKENS))
     reset(data)
     other = set(start(data, "[score]\nnearby_km = 3.0\n").hot.of_cells(TOKENS))

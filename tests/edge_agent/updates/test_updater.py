@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.updates.rollouts import Rollouts
-from edge_agent.updates.updater import DownloadTransport, ImageInfo, Updater
+from edge_agent.updates.updater import DownloadTransport, ImageInfo, Rollouts, Updater
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.transport import IncomingMessage
 
