@@ -45,6 +45,9 @@ BARS_S = {"start": 10.0, "first view": 1.2, "slider": 0.3, "events": 0.5}
 """Seconds on a quiet machine."""
 
 SETTLE_S = 3
+IDLE_CPU_S = 0.03
+"""CPU seconds of an idle browser within a second."""
+
 PASS_S = 10
 TIMEOUT_S = 120
 MAP_DATA = "return {...document.querySelector('.map')?.dataset}"
@@ -175,6 +178,7 @@ def measure(
             if not is_opened:
                 return found
             with browser(folder / "profile") as driver:
+                _wait_until_idle(driver)
                 meter = Meter(console.pid, driver)
                 _use(driver, meter, port, found)
                 _watch_pass(driver, meter, data, size, found)
@@ -218,6 +222,16 @@ def _watch_pass(
     with meter.measured(found.setdefault("pass", {})):
         write_pass(data, size)
         time.sleep(PASS_S)
+
+
+def _wait_until_idle(driver: Chrome) -> None:
+    """Wait until Chromium has started: its own pages are loaded after its window."""
+    used_s = cpu_s(driver.service.process.pid)
+    for _ in range(TIMEOUT_S):
+        time.sleep(1)
+        before_s, used_s = used_s, cpu_s(driver.service.process.pid)
+        if used_s - before_s <= IDLE_CPU_S:
+            return
 
 
 def _map_data(driver: Chrome) -> dict[str, str]:

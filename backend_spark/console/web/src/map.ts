@@ -31,11 +31,14 @@ export interface MapPosition {
   zoom: number;
 }
 
+const SHIKOKU: MapPosition = { latitude: 34.5, longitude: 134, zoom: 6 };
+
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
   private map: maplibre.Map | null = null;
   private library: Library | null = null;
   private fitted = false;
+  private wanted: MapPosition | null = null;
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
@@ -82,13 +85,15 @@ export class LevelMap {
   private open(library: Library): void {
     this.library = library;
     library.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
-    const bounds = boundsOf(this.state.cells.corners);
-    this.fitted = bounds !== null;
+    const { wanted } = this;
+    const bounds = wanted ? null : boundsOf(this.state.cells.corners);
+    this.fitted = wanted !== null || bounds !== null;
+    const start = wanted ?? SHIKOKU;
     try {
       this.map = new library.Map({
         container: this.box,
         style: groundStyle(this.session),
-        ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [134, 34.5] as [number, number], zoom: 6 }),
+        ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [start.longitude, start.latitude] as [number, number], zoom: start.zoom }),
         maxZoom: 17,
         attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
@@ -215,8 +220,10 @@ export class LevelMap {
     return this.map && centre && this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
   }
 
+  // Before the library is there, the map is opened at this place.
   moveTo(place: MapPosition): void {
     this.fitted = true;
+    this.wanted = place;
     this.map?.jumpTo({ center: [place.longitude, place.latitude], zoom: place.zoom });
   }
 
