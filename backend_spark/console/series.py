@@ -89,7 +89,7 @@ def node_series(tables: DeltaTables, node: str, span: SeriesSpan) -> dict[str, A
     """
     since_s = span.begin_s - PAST_S - SPREAD_S
     since, until = utc_time(since_s), utc_time(span.end_s)
-    rows = tables.of("silver", "node", node, since, until, HISTORY_COLUMNS)
+    rows = tables.of("silver", "node", node, since, until, columns=HISTORY_COLUMNS)
     known = read_observations(rows)
     shown = [o for o in known if o.at_s >= span.begin_s]
     steady_from = utc_time(min(span.begin_s, span.end_s - STEADY_S))

@@ -138,6 +138,7 @@ class DeltaTables:
         text: str,
         since: datetime | None = None,
         until: datetime | None = None,
+        *,
         columns: Collection[str] = (),
     ) -> pa.Table:
         """Rows of one cell or node, sorted by time.

@@ -142,7 +142,9 @@ def test_client_that_does_not_read_is_closed(
     idle = send(BIG * 20)
     slow, size = send(BIG * 20), 0
     slow.settimeout(10)
-    body = client.get("/static/map-worker.mjs", headers={"Accept-Encoding": "identity"}).content
+    body = client.get(
+        "/static/map-worker.mjs", headers={"Accept-Encoding": "identity"}
+    ).content
     while size < 20 * len(body):
         part = slow.recv(256 * 1024)
         assert part, f"closed after {size} bytes"
