@@ -138,6 +138,8 @@ class TableFeed:
         for batch in file.to_batches(filter=wanted, batch_readahead=2):
             if batch.num_rows:
                 yield pa.table(batch)
+        # The freed rows of all files together would be a tenth of the memory.
+        pa.default_memory_pool().release_unused()
 
 
 class CellCorners:
@@ -252,14 +254,12 @@ class LiveState:
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
         since_s = present_s - level_grid.HOURS * 3600 - STEP_S
-        readings = self._newest_readings(present_s - SILVER_HOURS * 3600)
-        # Once only: later readings of these nodes are in silver.
-        summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
-        changed = self._take_levels(since_s, now_s)
+        # The node table once only: later readings of these nodes are in silver.
+        is_first = not self.nodes.by_id
+        changed = self._take_readings(present_s - SILVER_HOURS * 3600)
+        summaries = self._node_table.read_new(0.0) if is_first else None
+        changed |= self._take_levels(since_s, now_s)
         with self.lock:
-            if readings is not None:
-                self.nodes.add_readings(readings)
-                changed = True
             if summaries is not None:
                 self.nodes.add_summaries(summaries)
                 changed = True
@@ -274,6 +274,15 @@ class LiveState:
             with self.lock:
                 self._update_runs(self._present_levels()[0])
         self._runs.read_older(self.grid.end_s)
+
+    def _take_readings(self, since_s: float) -> bool:
+        """Add new readings to the nodes; whether there are any."""
+        readings = self._newest_readings(since_s)
+        if readings is None:
+            return False
+        with self.lock:
+            self.nodes.add_readings(readings)
+        return True
 
     def _newest_readings(self, since_s: float) -> pa.Table | None:
         """Newest unread reading of each node and name; None without any.

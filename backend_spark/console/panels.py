@@ -31,6 +31,8 @@ EXTRA_COLUMNS: Final = (
     "forecast_why",
 )
 
+READING_COLUMNS: Final = ("at", "name", "unit", "value", "sum", "flag")
+
 
 @dataclass(frozen=True)
 class PanelReader:
@@ -160,7 +162,9 @@ class PanelReader:
         }
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        rows = DeltaTables(self.tables).of("silver", "node", node_id, utc_time(since_s))
+        rows = DeltaTables(self.tables).of(
+            "silver", "node", node_id, utc_time(since_s), columns=READING_COLUMNS
+        )
         found: dict[str, Any] = {}
         for row in rows.to_pylist()[-MAX_POINTS:]:
             value = row["sum"] if row["value"] is None else row["value"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from backend_spark.console.panels import utc_time
 from backend_spark.i18n import render_both
-from backend_spark.scoring.arrow import read_observations
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations
 from backend_spark.scoring.observation import STEP_S, Observation, step_ends
 from backend_spark.scoring.rain import (
     SPREAD_S,
@@ -88,7 +88,8 @@ def node_series(tables: DeltaTables, node: str, span: SeriesSpan) -> dict[str, A
         span: Steps to show.
     """
     since_s = span.begin_s - PAST_S - SPREAD_S
-    rows = tables.of("silver", "node", node, utc_time(since_s), utc_time(span.end_s))
+    since, until = utc_time(since_s), utc_time(span.end_s)
+    rows = tables.of("silver", "node", node, since, until, columns=HISTORY_COLUMNS)
     known = read_observations(rows)
     shown = [o for o in known if o.at_s >= span.begin_s]
     steady_from = utc_time(min(span.begin_s, span.end_s - STEADY_S))

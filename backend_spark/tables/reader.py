@@ -138,6 +138,8 @@ class DeltaTables:
         text: str,
         since: datetime | None = None,
         until: datetime | None = None,
+        *,
+        columns: Collection[str] = (),
     ) -> pa.Table:
         """Rows of one cell or node, sorted by time.
 
@@ -150,11 +152,13 @@ class DeltaTables:
             text: Value of the column.
             since: First time, with a zone; None: from the first row.
             until: Last time, with a zone; None: to the last row.
+            columns: Columns to read, if the table has them; none: all.
         """
         conditions = [f"{column} = {sql_literal(text)}"]
         conditions += [] if since is None else [f"at >= {sql_literal(since)}"]
         conditions += [] if until is None else [f"at <= {sql_literal(until)}"]
-        return self._query(name, f"t WHERE {' AND '.join(conditions)} ORDER BY at")
+        rows = f"t WHERE {' AND '.join(conditions)} ORDER BY at"
+        return self._query(name, rows, columns)
 
     def cell(
         self, token: str, since: datetime | None = None, until: datetime | None = None
@@ -321,13 +325,14 @@ class DeltaTables:
             if row["level"] == levels[row["cell"]] and row["level_since"] <= until
         }
 
-    def _query(self, name: str, rows: str) -> pa.Table:
+    def _query(self, name: str, rows: str, wanted: Collection[str] = ()) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""
         path = self.path(name)
         if not is_table(path):
             return TABLES[name].empty_table()
         table = open_table(path)
         present = {field.name for field in table.schema().fields}
+        present &= set(wanted or present)
         schema = pa.schema([field for field in TABLES[name] if field.name in present])
         columns = ", ".join(f'"{column}"' for column in schema.names)
         query = f"SELECT {columns} FROM {rows}"  # noqa: S608 - the texts are literals

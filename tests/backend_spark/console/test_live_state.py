@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
 from console_tables import STEP_S, Slope, storm, write_tables
 from console_workspace import HOSTILE, NOW_S, SLOPES, Clock, Workspace, log_in
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from backend_spark.console.level_grid import (
     HELD_OFFSET,
@@ -340,3 +341,44 @@ def test_unknown_cell_returns_404(open_app: Callable[..., httpx.Client]) -> None
 
     assert answer.status_code == 404
     assert "'ffff'" in answer.json()["detail"]
+
+
+QUERY = """
+import sys
+from pathlib import Path
+from backend_spark.cli.console import limit_memory
+limit_memory()
+import pyarrow as pa
+from deltalake import QueryBuilder, DeltaTable
+
+def own_kib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(each for each in lines if each.startswith("RssAnon")).split()[1])
+
+table = DeltaTable(sys.argv[1])
+before = own_kib()
+for _ in range(3):
+    query = QueryBuilder().register("t", table)
+    pa.table(query.execute("SELECT * FROM t WHERE node = 'n7' ORDER BY at").read_all())
+print(own_kib() - before)
+"""
+
+
+def test_queries_return_their_memory(tmp_path: Path) -> None:
+    """After queries of a large table the console is about as large as before."""
+    count, step = 400_000, pa.int64()
+    rows = pa.table({
+        "node": [f"n{at % 20_000}" for at in range(count)],
+        "at": pa.array(range(count), step),
+        "text": [f"{at * 7_919 % 999_983:x}" * 6 for at in range(count)],
+    })
+    for _ in range(4):
+        write_deltalake(str(tmp_path), rows, mode="append")
+    ran = subprocess.run(
+        [sys.executable, "-c", QUERY, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert int(ran.stdout) < 30_000, "KiB kept"

@@ -214,3 +214,85 @@ def test_map_shows_the_levels_also_after_its_context_was_lost(
     """)
     wait_until(lambda: map_data(driver)["idle"] != idle)
     wait_until(lambda: drawn_levels(driver) == expected)
+
+
+COUNT_FRAMES = """
+const drawn = globalThis.drawn = { frames: new Set(), shaders: [] };
+const { drawElements, shaderSource } = WebGL2RenderingContext.prototype;
+const isShown = () => document.querySelector(".map")?.dataset.shownMs;
+WebGL2RenderingContext.prototype.drawElements = function (...how) {
+  if (!isShown()) drawn.frames.add(document.timeline.currentTime);
+  return drawElements.apply(this, how);
+};
+WebGL2RenderingContext.prototype.shaderSource = function (shader, text) {
+  if (!isShown()) drawn.shaders.push(text);
+  return shaderSource.call(this, shader, text);
+};
+"""
+
+
+def test_first_picture_is_one_frame_of_the_cells(console: str, driver: Chrome) -> None:
+    """Each frame waits beside other programs; a sky would be drawn for nothing."""
+    added = driver.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": COUNT_FRAMES}
+    )
+    try:
+        shown(driver, console)
+    finally:
+        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    frames = driver.execute_script("return drawn.frames.size")
+    shaders = driver.execute_script("return drawn.shaders")
+
+    assert frames == 1
+    assert any("u_looks" in text for text in shaders)
+    assert not any("u_sky_color" in text for text in shaders)
+
+
+def test_library_of_the_map_is_fetched_beside_the_page(
+    console: str, driver: Chrome
+) -> None:
+    """The page is built while the library is parsed; it is preloaded and used once."""
+    shown(driver, console)
+    script = """
+    const preload = document.querySelector("link[rel=modulepreload]").href;
+    return [preload, performance.getEntriesByType("resource").map(({ name }) => name)];
+    """
+    preload, fetched = driver.execute_script(script)
+
+    assert "/static/maplibre-gl-" in preload
+    assert fetched.count(preload) == 1
+    no_problems(driver)
+
+
+SLOW = {"offline": False, "latency": 0, "uploadThroughput": -1}
+"""With a throughput: a connection on which the library comes after the cells."""
+
+
+def test_place_in_the_address_is_kept_until_the_library_comes(
+    console: str, driver: Chrome
+) -> None:
+    """The address is applied with the first cells, when there may be no map yet."""
+    driver.execute_cdp_cmd("Network.enable", {})
+    slow = SLOW | {"downloadThroughput": 150_000}
+    driver.execute_cdp_cmd("Network.emulateNetworkConditions", slow)
+    try:
+        driver.get(f"{console}?lang=en#map=33.57,133.5,14")
+        wait_until(lambda: map_data(driver).get("shownMs"))
+    finally:
+        usual = SLOW | {"downloadThroughput": -1}
+        driver.execute_cdp_cmd("Network.emulateNetworkConditions", usual)
+
+    wait_until(lambda: "map=33.57000,133.50000,14.00" in driver.current_url)
+
+
+def test_list_is_shown_without_the_library(console: str, driver: Chrome) -> None:
+    """Without the map the levels are still to be read."""
+    driver.execute_cdp_cmd("Network.enable", {})
+    block = {"urls": ["*/static/maplibre-gl-*"]}
+    driver.execute_cdp_cmd("Network.setBlockedURLs", block)
+    try:
+        driver.get(f"{console}?lang=en")
+        wait_until(lambda: text(driver, ".map .failed"))
+        wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".overview .pick"))
+    finally:
+        driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})

@@ -179,9 +179,11 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     if (this.isMoved) {
       gl.bindBuffer(gl.ARRAY_BUFFER, places);
       gl.bufferData(gl.ARRAY_BUFFER, this.corners, gl.STATIC_DRAW);
-      const vertices = [TRIANGLES, EDGES].flatMap((shape) => Array.from({ length: this.cells }, (_, cell) => shape.map((at) => cell * CORNERS + at)).flat());
+      const vertices = new Uint32Array(this.cells * (TRIANGLES.length + EDGES.length));
+      let next = 0;
+      for (const shape of [TRIANGLES, EDGES]) for (let cell = 0; cell < this.cells; cell++) for (const at of shape) vertices[next++] = cell * CORNERS + at;
       gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, order);
-      gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, Uint32Array.from(vertices), gl.STATIC_DRAW);
+      gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, vertices, gl.STATIC_DRAW);
     }
     if (this.isChanged) {
       gl.bindBuffer(gl.ARRAY_BUFFER, looks);
@@ -196,11 +198,12 @@ export function boundsOf(corners: number[][]): Bounds | null {
   const found: Bounds = [Infinity, Infinity, -Infinity, -Infinity];
   for (const corner of corners) {
     for (let at = 0; at + 1 < corner.length; at += 2) {
-      const [x, y] = [(corner[at] ?? 0) / 1e6, (corner[at + 1] ?? 0) / 1e6];
-      found[0] = Math.min(found[0], x);
-      found[1] = Math.min(found[1], y);
-      found[2] = Math.max(found[2], x);
-      found[3] = Math.max(found[3], y);
+      const x = (corner[at] ?? 0) / 1e6;
+      const y = (corner[at + 1] ?? 0) / 1e6;
+      if (x < found[0]) found[0] = x;
+      if (y < found[1]) found[1] = y;
+      if (x > found[2]) found[2] = x;
+      if (y > found[3]) found[3] = y;
     }
   }
   return corners.length ? found : null;

@@ -27,19 +27,21 @@ function language(session: Session): Language {
 }
 
 async function start(): Promise<void> {
+  const state = new State();
+  // Its answer is on the way while the page is built.
+  state.listen();
   const session = await get<Session>("api/session");
   setLanguage(language(session));
   setProof(session.proof);
   document.title = `${session.place} ${t("title")}`.trim();
   // Reload: preloaded requests were rejected, and their results would be used.
-  if (session.user === null) loginForm(app, session, () => location.reload());
-  else show(session);
+  if (session.user === null) {
+    state.close();
+    loginForm(app, session, () => location.reload());
+  } else show(session, state);
 }
 
-function show(session: Session): void {
-  const state = new State();
-  // Its answer is on the way while the page is built.
-  state.listen();
+function show(session: Session, state: State): void {
   const openNode = (id: string) => void showNode(id);
   const map = new LevelMap(state, session, openNode);
   const overview = new Overview(state);
@@ -58,7 +60,10 @@ function show(session: Session): void {
     isOnline = state.online;
   });
   followEvents(state);
-  state.addEventListener("levels", () => (state.selected ? void panel.draw() : overview.draw()));
+  const drawSide = () => (state.selected ? void panel.draw() : overview.draw());
+  let isDrawn = false;
+  state.addEventListener("levels", () => isDrawn && drawSide());
+  map.afterPicture(() => ((isDrawn = true), drawSide()));
   state.addEventListener("places", () => state.selected || overview.draw());
   state.addEventListener("selected", () => {
     replace(side, state.selected ? panel.box : overview.box);
@@ -73,6 +78,7 @@ function show(session: Session): void {
   });
   presetNodes(() => nodesIn(state.selected ?? state.worst() ?? ""));
   map.start();
+  state.begin();
   map.whenDrawn(() => slider.prepare());
   new Overlays(map, session);
   followAddress(state, map);

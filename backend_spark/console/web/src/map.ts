@@ -1,5 +1,5 @@
 // Map: cells as polygons in the colours and patterns of their levels, nodes, gateways.
-import * as maplibre from "maplibre-gl";
+import type * as maplibre from "maplibre-gl";
 
 import { el } from "./dom";
 import type { Gateway } from "./types";
@@ -12,7 +12,9 @@ import type { Session } from "./api";
 import type { State } from "./state";
 import { formatAgo, severity, t, type Key } from "./i18n";
 
-maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
+// A file of its own, which is parsed beside the code and the data of the page.
+const loading = import("maplibre-gl");
+type Library = Awaited<typeof loading>;
 
 const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#ffffff", "suspect", "#e08a00", "#6aa9d8"];
 
@@ -29,17 +31,23 @@ export interface MapPosition {
   zoom: number;
 }
 
+const SHIKOKU: MapPosition = { latitude: 34.5, longitude: 134, zoom: 6 };
+
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
   private map: maplibre.Map | null = null;
+  private library: Library | null = null;
   private fitted = false;
+  private wanted: MapPosition | null = null;
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
   private readonly layer: CellLayer;
   // Cells that are drawn.
   private drawn: string[] | null = null;
-  // What waits for the first picture, so that nothing delays the levels; null after it.
+  // What waits for the first picture of the cells, and for all of the map, so that nothing
+  // delays the levels; null after it.
+  private drawnBeside: (() => void)[] | null = [];
   private waiting: (() => void)[] | null = [];
   // Cells whose names are drawn.
   private named: string[] | null = null;
@@ -59,22 +67,33 @@ export class LevelMap {
 
   // With the first cells, so that the first picture shows them; or without an answer.
   start(): void {
-    let isOpen = false;
-    const once = () => {
-      if (!isOpen) this.open();
-      isOpen = true;
-    };
-    for (const name of ["cells", "now"]) this.state.addEventListener(name, once, { once: true });
+    const first = new Promise<void>((resolve) => {
+      for (const name of ["cells", "now"]) this.state.addEventListener(name, () => resolve(), { once: true });
+    });
+    void Promise.all([loading, first]).then(
+      ([library]) => this.open(library),
+      () => this.fail(),
+    );
   }
 
-  private open(): void {
-    const bounds = boundsOf(this.state.cells.corners);
-    this.fitted = bounds !== null;
+  private fail(): void {
+    this.box.append(el("p", { class: "failed" }, t("mapFailed")));
+    this.finishPicture();
+    void this.drawNodes();
+  }
+
+  private open(library: Library): void {
+    this.library = library;
+    library.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
+    const { wanted } = this;
+    const bounds = wanted ? null : boundsOf(this.state.cells.corners);
+    this.fitted = wanted !== null || bounds !== null;
+    const start = wanted ?? SHIKOKU;
     try {
-      this.map = new maplibre.Map({
+      this.map = new library.Map({
         container: this.box,
         style: groundStyle(this.session),
-        ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [134, 34.5] as [number, number], zoom: 6 }),
+        ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [start.longitude, start.latitude] as [number, number], zoom: start.zoom }),
         maxZoom: 17,
         attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
@@ -82,14 +101,16 @@ export class LevelMap {
         pitchWithRotate: false,
       });
     } catch {
-      this.box.append(el("p", { class: "failed" }, t("mapFailed")));
-      void this.drawNodes();
+      this.fail();
       return;
     }
-    this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
-    this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
+    this.map.addControl(new library.NavigationControl({ showCompass: false }), "top-right");
+    this.map.addControl(new library.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    this.map.once("style.load", () => this.addCells());
+    this.map.once("style.load", (event) => {
+      dropSky(event.target);
+      this.drawFirst();
+    });
     // The map does not restore this layer with its context.
     this.map.on("webglcontextrestored", () => this.map?.once("idle", () => this.addCells()));
     this.map.on("idle", () => this.onIdle());
@@ -105,6 +126,21 @@ export class LevelMap {
     copy.getContext("2d")?.drawImage(drawn, 0, 0);
     this.box.querySelector(".print-map")?.remove();
     this.box.append(copy);
+  }
+
+  // All in the frame in which the style is there: each frame waits for its place among other
+  // programs, and copies the picture. The second drawing finds nothing to do, and ends it.
+  private drawFirst(): void {
+    this.addCells();
+    cancelAnimationFrame(this.frame);
+    this.map?.redraw().redraw();
+    setTimeout(() => this.finishPicture());
+  }
+
+  private finishPicture(): void {
+    const { drawnBeside } = this;
+    this.drawnBeside = null;
+    drawnBeside?.forEach((run) => run());
   }
 
   private addCells(): void {
@@ -151,6 +187,12 @@ export class LevelMap {
     this.waiting?.push(run);
   }
 
+  // At once after the first picture of the cells, whose ground may still be on the way.
+  afterPicture(run: () => void): void {
+    if (this.drawnBeside) this.drawnBeside.push(run);
+    else run();
+  }
+
   // Layers of one source, below another layer.
   add(id: string, what: { source: maplibre.SourceSpecification; layers: maplibre.LayerSpecification[] }, below: string): void {
     this.map?.addSource(id, what.source);
@@ -178,15 +220,17 @@ export class LevelMap {
     return this.map && centre && this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
   }
 
+  // Before the library is there, the map is opened at this place.
   moveTo(place: MapPosition): void {
     this.fitted = true;
+    this.wanted = place;
     this.map?.jumpTo({ center: [place.longitude, place.latitude], zoom: place.zoom });
   }
 
   showPlace(place: [number, number], name: string): void {
-    if (!this.map) return;
+    if (!this.map || !this.library) return;
     this.map.jumpTo({ center: place, zoom: Math.max(this.map.getZoom(), PLACE_ZOOM) });
-    new maplibre.Popup({ closeButton: false }).setLngLat(place).setText(name).addTo(this.map);
+    new this.library.Popup({ closeButton: false }).setLngLat(place).setText(name).addTo(this.map);
   }
 
   private scheduleDraw(): void {
@@ -210,14 +254,20 @@ export class LevelMap {
   }
 
   private onIdle(): void {
+    this.box.dataset["idle"] = performance.now().toFixed(0);
+    // The picture is copied to the screen at the end of this frame.
+    if (this.waiting || !this.box.dataset["shownMs"]) setTimeout(() => this.onPicture());
+  }
+
+  private onPicture(): void {
     const { dataset } = this.box;
-    dataset["idle"] = performance.now().toFixed(0);
+    const isFirst = Number(dataset["cells"]) > 0 && !dataset["shownMs"];
+    if (isFirst) dataset["shownMs"] = performance.now().toFixed(0);
     const { waiting } = this;
     this.waiting = null;
     if (waiting && this.map) this.addLayers(this.map);
     waiting?.forEach((run) => run());
-    if (!dataset["cells"] || dataset["cells"] === "0" || dataset["shownMs"]) return;
-    dataset["shownMs"] = dataset["idle"];
+    if (!isFirst) return;
     this.drawNodesAndGateways();
     setInterval(() => document.hidden || this.drawNodesAndGateways(), REFRESH_MS);
   }
@@ -306,12 +356,12 @@ export class LevelMap {
 
   private showGateway(id: string): void {
     const found = this.gateways.find((each) => each.id === id);
-    if (!found?.place || !this.map) return;
+    if (!found?.place || !this.map || !this.library) return;
     const now = this.state.now?.now_s ?? 0;
     const received = found.received_s === null ? "–" : formatAgo(now - found.received_s);
     const rows: [Key, string][] = [["state", t(found.state as Key)], ["place", t(found.exact ? "placeExact" : "placeAbout")], ["area", found.areas.join(" ")], ["nodesServed", String(found.nodes)], ["lastReceived", received]];
     const words = el("div", { class: "gateway-words" }, el("b", {}, `${t("gateway")} ${id}`), el("dl", { class: "facts" }, ...rows.flatMap(([name, text]) => [el("dt", {}, t(name)), el("dd", {}, text)])));
-    new maplibre.Popup({ maxWidth: "320px" }).setLngLat([found.place[1], found.place[0]]).setDOMContent(words).addTo(this.map);
+    new this.library.Popup({ maxWidth: "320px" }).setLngLat([found.place[1], found.place[0]]).setDOMContent(words).addTo(this.map);
   }
 
   private drawSelection(): void {
@@ -336,4 +386,10 @@ function ring(corner: number[]): [number, number][] {
   for (let at = 0; at + 1 < corner.length; at += 2) points.push([(corner[at] ?? 0) / 1e6, (corner[at + 1] ?? 0) / 1e6]);
   const first = points[0];
   return first ? [...points, first] : points;
+}
+
+// The library draws a sky over the whole picture in each frame, also where none is seen:
+// half of the work of a first picture that is drawn in software.
+function dropSky(map: maplibre.Map): void {
+  Object.assign(map.style.sky ?? {}, { getEvaluated: () => undefined });
 }

@@ -66,6 +66,8 @@ export class State extends EventTarget {
   atS: number | null = null;
   private history: { beginS: number; levels: Uint8Array; version: number } | null = null;
   private source: EventSource | null = null;
+  private start: () => void = () => undefined;
+  private readonly begun = new Promise<void>((resolve) => (this.start = resolve));
 
   listen(): void {
     this.source?.close();
@@ -73,7 +75,7 @@ export class State extends EventTarget {
     this.source.addEventListener("now", (message) => void this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
       this.online = false;
-      this.emit("now");
+      void this.begun.then(() => this.emit("now"));
       // The browser gives up when the session has ended; else it connects again.
       if (this.source?.readyState === EventSource.CLOSED) void this.checkSession();
     });
@@ -88,7 +90,13 @@ export class State extends EventTarget {
     if (session.user === null) dispatchEvent(new Event("yamamori-login"));
   }
 
+  // Nothing is emitted before: who listens is made while the first answer is on the way.
+  begin(): void {
+    this.start();
+  }
+
   private async onEvent(event: LiveEvent): Promise<void> {
+    await this.begun;
     const before = this.now;
     if (event.kind === "some" && before) {
       event.levels = before.levels;
