@@ -400,9 +400,7 @@ def _needs_confirmation(detection: Detection) -> bool:
     return alone is not None or (most is not None and detection.level > most)
 
 
-def _is_same(
-    one: tuple[float, ...], other: tuple[float, ...], error: float
-) -> bool:
+def _is_same(one: tuple[float, ...], other: tuple[float, ...], error: float) -> bool:
     return len(one) == len(other) and math.dist(one, other) <= error
 
 
