@@ -185,15 +185,8 @@ def tilt_resolution_deg_per_h(
     """
     if len(times_h) < MIN_POINTS:
         return math.inf
-    return 3 * slope_sigma(sigma_deg, times_h, steps)
-
-
-def slope_sigma(
-    sigma: float, times_h: Sequence[float], steps: Sequence[Step] = ()
-) -> float:
-    """Standard error of a slope by a reading's noise; infinite without a spread."""
     spread = sum(t**2 for t in _apart(times_h, steps))
-    return sigma / math.sqrt(spread) if spread > 0 else math.inf
+    return 3 * sigma_deg / math.sqrt(spread) if spread > 0 else math.inf
 
 
 def _fit(

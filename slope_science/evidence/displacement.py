@@ -43,9 +43,6 @@ from slope_science.movement import (
     STEP_SIGMAS,
     find_steps,
     has_reversal,
-    is_steady,
-    noise_sigmas,
-    slope_sigma,
     step_times,
     uneven_sigma,
     without_step,
@@ -59,7 +56,6 @@ _DAY_S = 86400.0
 _FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
 _LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
-_QUANTA = 2.5  # of change, as for tilt
 _STEP_ERROR_SIGMAS = 6.4
 """Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
 
@@ -109,12 +105,12 @@ class DisplacementRule:
         now_s = context.now_s
         bins = self._window(now_s, with_doubtful=False)
         speed = _velocity(bins)
-        level, limit = self._reached(speed, bins, self._was)
+        level, limit = self._reached(speed, self._was)
         brief = self._brief.update(level, self._levels, now_s)
         # no hysteresis for a single window, which would make it persist
         self._was = brief
         # nor for the duration, which the source counts at the speed itself
-        plain, _ = self._reached(speed, bins, LOWEST)
+        plain, _ = self._reached(speed, LOWEST)
         long = self._long.update(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
             most, steps = self._alone(bins, level)
@@ -140,7 +136,7 @@ class DisplacementRule:
             return
         bins = self._window(now_s, with_doubtful=True)
         speed = _velocity(bins)
-        high, limit = self._reached(speed, bins, self._was)
+        high, limit = self._reached(speed, self._was)
         if speed is not None and high > level:
             _, steps = self._alone(bins, high)
             claim = self._claim(self._speed(speed, limit), high, LOWEST, steps)
@@ -179,35 +175,13 @@ class DisplacementRule:
             now_s - _HOUR_S, MIN_READINGS, with_doubtful=with_doubtful
         )
 
-    def _reached(
-        self, speed: Velocity | None, bins: Sequence[MinuteBin], was: int
-    ) -> tuple[int, float]:
-        if speed is None or not (speed.exceeds(0.0) or self._is_clear(speed, bins)):
+    def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
+        if speed is None or not speed.exceeds(0.0):
             return LOWEST, 0.0
         how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
         return threshold_reached(how_fast, self._thresholds, was, share) or (
             LOWEST,
             0.0,
-        )
-
-    def _is_clear(self, speed: Velocity, bins: Sequence[MinuteBin]) -> bool:
-        """Whether a speed exceeds the sensor's own noise, as for tilt.
-
-        The beginning of a movement bends the line of a few readings, which their
-        residuals take for noise.
-        """
-        noise = self._noise
-        if not noise.is_known:
-            return False
-        times_h = [b.at_s / _HOUR_S for b in bins]
-        least = noise_sigmas(noise.freedom) * slope_sigma(noise.sigma, times_h)
-        axes = [[b.values[0] for b in bins]]
-        is_resolved = _range(axes[0]) >= _QUANTA * noise.quantum
-        return (
-            is_resolved
-            and abs(speed.mm_per_h) >= least
-            and is_steady(axes, noise.sigma)
-            and not has_reversal(axes, noise.sigma)
         )
 
     def _alone(self, bins: Sequence[MinuteBin], level: int) -> tuple[int, StepTimes]:
@@ -365,10 +339,6 @@ def _is_moving(times_h: Sequence[float], moved_mm: Sequence[float]) -> bool:
     begin = bisect_left(times_h, -VELOCITY_SPAN_H * 1.001)
     last = fit_velocity(times_h[begin:], moved_mm[begin:])
     return last is not None and abs(last.mm_per_h) > MIN_SIGMAS * last.sigma_mm_per_h
-
-
-def _range(values: Sequence[float]) -> float:
-    return max(values) - min(values)
 
 
 def _has_gap(bins: Sequence[MinuteBin]) -> bool:

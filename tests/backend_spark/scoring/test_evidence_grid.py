@@ -301,17 +301,6 @@ def test_speed_of_an_extensometer_is_found_at_any_cadence(every_s: float) -> Non
         assert max(j.notice for j in found) == 3
 
 
-@pytest.mark.parametrize("begin_h", [12.1, 12.3, 12.4])
-@pytest.mark.parametrize("every_s", [1800.0, 3600.0])
-def test_movement_between_readings_counts_with_the_last_of_four(
-    begin_h: float, every_s: float
-) -> None:
-    """The line through them bends where it begins, and the learnt noise decides."""
-    for found in rod(lambda at_h: 20 + 8 * max(0.0, at_h - begin_h), every_s):
-        assert max(j.level for j in found if j.at_h < begin_h) == 1
-        assert delay_min(found, 4, begin_h) <= 3 * every_s / 60 + 15
-
-
 def rod(mm: Movement, every_s: float) -> list[list[Judged]]:
     """Levels of an extensometer on the node and in the backend."""
     rng, triage = random.Random(6), Triage([Measured("rod", "displacement", "mm")])
