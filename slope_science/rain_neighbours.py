@@ -142,8 +142,12 @@ def _compare(
 
 
 KNOWN_SHARE: Final = 1 / 3
-"""Minimum share of a duration that both gauges must know: an hour, or eight. In less
+"""Minimum share of a duration that both gauges must know: an hour of three. In less
 time two gauges a few km apart may have one shower each."""
+
+ENOUGH_KNOWN_S: Final = 3 * HOUR_S
+"""Known time that suffices of any duration: three hours alone suffice, with limits that
+are not higher."""
 
 
 def _in_known_time(
@@ -155,7 +159,7 @@ def _in_known_time(
     in the time of the missing one.
 
     Returns:
-        None if that time is less than `KNOWN_SHARE`.
+        None if that time is less than `KNOWN_SHARE` and `ENOUGH_KNOWN_S`.
     """
     own_mm, other_mm = own.known_mm(from_s, to_s), other.known_mm(from_s, to_s)
     if own_mm is not None and other_mm is not None:
@@ -166,7 +170,8 @@ def _in_known_time(
         for other_begin_s, other_end_s in other.known_spans(from_s, to_s)
         if max(begin_s, other_begin_s) < min(end_s, other_end_s)
     ]
-    if sum(end_s - begin_s for begin_s, end_s in spans) < KNOWN_SHARE * (to_s - from_s):
+    least_s = min(KNOWN_SHARE * (to_s - from_s), ENOUGH_KNOWN_S)
+    if sum(end_s - begin_s for begin_s, end_s in spans) < least_s:
         return None
     return (
         sum(other.rain_mm(*span) for span in spans),
@@ -194,8 +199,10 @@ def _check_low(
 ) -> Verdict:
     """Suspect a gauge with no rain, or much less than those around it."""
     is_dry = own_mm < ROUNDING_MM
+    if not _is_outvoted(more, known, TWO_VOTES if len(more) == 1 else ONE_VOTE):
+        return GOOD
     # Of two gauges with rain, the one with more may be the faulty one.
-    if not _is_outvoted(more, known) or not (is_dry or len(more) > 1):
+    if not is_dry and len(more) == 1:
         return GOOD
     other_mm = max(each.rain_mm for each in more)
     if is_dry:
@@ -222,6 +229,16 @@ def _votes(rain_mm: float, distance_km: float) -> float:
     return votes * math.exp(-distance_km / DECAY_KM)
 
 
-def _is_outvoted(against: Sequence[_Witness], known: Sequence[_Witness]) -> bool:
+def _is_outvoted(
+    against: Sequence[_Witness], known: Sequence[_Witness], weight: float = ONE_VOTE
+) -> bool:
+    """Whether votes exceed a gauge's own and those of its supporters.
+
+    Args:
+        against: Gauges that contradict it.
+        known: All other gauges.
+        weight: Of the supporters: of one wet and two dry gauges the wet one is faulty,
+            or had a shower, more probably than two are clogged.
+    """
     supporters = (each.votes for each in known if each.does_agree)
-    return sum(each.votes for each in against) > ONE_VOTE + sum(supporters)
+    return sum(each.votes for each in against) > ONE_VOTE + weight * sum(supporters)

@@ -12,6 +12,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from slope_science.quality import (
@@ -30,6 +32,13 @@ MAX_RELEASE_S: Final = 1800.0
 MAX_REPORT_S = 3600.0
 """Longest interval between two reports that shows when its rain fell."""
 
+LATE_SHARE: Final = 1.5
+"""An interval up to this multiple of the usual one is of a late report, not of two: the
+limit of a gauge that reports about every hour."""
+
+USUAL_REPORTS: Final = 5
+"""Number of the last intervals whose median is the usual one."""
+
 FIRST_REPORT_S = 600.0
 """Assumed interval of a gauge's first report."""
 
@@ -42,7 +51,8 @@ class RainRecord:
         times_s: Ends of the intervals, ascending; the first is the begin of the first.
         totals_mm: Rain up to each of them.
         blind_s: Time up to each of them within intervals that are longer than
-            `MAX_REPORT_S`, whose begin is assumed, or whose report failed.
+            `MAX_REPORT_S` and no late ones, whose begin is assumed, or whose report
+            failed.
     """
 
     times_s: list[float] = field(default_factory=list)
@@ -64,12 +74,22 @@ class RainRecord:
             self.totals_mm[-1] += depth_mm
             return
         is_first = len(self.times_s) == 1
-        is_blind = failed or is_first or length_s > MAX_REPORT_S
+        is_blind = failed or is_first or length_s > self._longest_s(length_s)
         self._append(
             at_s,
             self.totals_mm[-1] + (0.0 if failed else depth_mm),
             self.blind_s[-1] + length_s * is_blind,
         )
+
+    def _longest_s(self, length_s: float) -> float:
+        """Longest interval that lacks no report, after the intervals before it."""
+        if length_s <= MAX_REPORT_S or length_s > LATE_SHARE * MAX_REPORT_S:
+            return MAX_REPORT_S
+        last_s = self.times_s[-USUAL_REPORTS - 1 :]
+        if len(last_s) <= USUAL_REPORTS:
+            return MAX_REPORT_S
+        usual_s = median(end_s - begin_s for begin_s, end_s in pairwise(last_s))
+        return max(MAX_REPORT_S, LATE_SHARE * min(usual_s, MAX_REPORT_S))
 
     def _append(self, at_s: float, total_mm: float, blind_s: float) -> None:
         self.times_s.append(at_s)

@@ -138,6 +138,10 @@ class _Evidence:
         return self
 
 
+_Stepped = Detection | _Evidence
+"""What has steps and their ends."""
+
+
 def _restored(
     since_s: float,
     until_s: float,
@@ -227,7 +231,7 @@ class Corroboration:
             and detection.needed_evidence in {sign, None}
             and not self._is_one_event(detection, sensor, seen)
             and not self._is_noise(detection, sensor, seen, now_s)
-            and not _is_exchange(detection, seen)
+            and not self._is_exchange(detection, sensor, seen)
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None
@@ -343,6 +347,30 @@ class Corroboration:
             for (name, kind), noise in self._last.items()
         )
 
+    def _is_exchange(self, detection: Detection, sensor: str, seen: _Evidence) -> bool:
+        """Whether an exchange of sensors may explain a detection or the evidence.
+
+        Cables or ids that are exchanged may belong to several sensors of each node:
+        such a step confirms no other sensor either.
+        """
+        is_own = bool(seen.steps) and self._is_exchanged(detection.sensor, detection)
+        return is_own or self._is_exchanged(sensor, seen)
+
+    def _is_exchanged(self, sensor: str, step: _Stepped) -> bool:
+        """Whether a sensor steps to the value that another had, or from it.
+
+        One axis may end there by chance, where many sensors step: it does both.
+        """
+        if not (step.ends and step.steps):
+            return False
+        others = [
+            each
+            for (name, kind), each in self._last.items()
+            if name != sensor and kind is _MOVEMENT and _do_coincide(step, each)
+        ]
+        found = _begins_of(step, others)
+        return all(found) if len(step.ends[0][0]) == 1 else any(found)
+
     def _find_confirmed(self, detection: Detection, now_s: float) -> str | None:
         """A sensor whose event this sensor confirms, and whose evidence is of use."""
         sign = detection.needed_evidence
@@ -358,7 +386,7 @@ class Corroboration:
                     and sign in {kind, None}
                     and not self._is_one_event(detection, name, seen)
                     and not self._is_noise(detection, name, seen, now_s)
-                    and not _is_exchange(detection, seen)
+                    and not self._is_exchange(detection, name, seen)
                     for (name, kind), seen in self._last.items()
                 )
             ),
@@ -372,20 +400,26 @@ def _needs_confirmation(detection: Detection) -> bool:
     return alone is not None or (most is not None and detection.level > most)
 
 
-def _is_exchange(detection: Detection, seen: _Evidence) -> bool:
-    """Whether two sensors were exchanged: one steps to where the other stepped from.
+def _is_same(one: tuple[float, ...], other: tuple[float, ...], error: float) -> bool:
+    return len(one) == len(other) and math.dist(one, other) <= error
 
-    A slide that moves both does not end, on both axes and within the noise, there.
+
+def _begins_of(step: _Stepped, others: Iterable[_Stepped]) -> tuple[bool, bool]:
+    """Whether a sensor steps to where one of the others was, and from where one is.
+
+    A slide that moves both does not end there within the noise.
     """
-    return _do_coincide(detection, seen) and any(
-        math.dist(after, other_before) <= max(error, other_error)
-        or math.dist(before, other_after) <= max(error, other_error)
-        for before, after, error in detection.ends
-        for other_before, other_after, other_error in seen.ends
-    )
+    is_to = is_from = False
+    for other in others:
+        for before, after, error in step.ends:
+            for other_before, other_after, other_error in other.ends:
+                most = max(error, other_error)
+                is_to |= _is_same(after, other_before, most)
+                is_from |= _is_same(before, other_after, most)
+    return is_to, is_from
 
 
-def _do_coincide(detection: Detection, seen: _Evidence) -> bool:
+def _do_coincide(detection: _Stepped, seen: _Stepped) -> bool:
     """Whether each of the fewer steps coincides with one of the others."""
     fewer, more = sorted((detection.steps, seen.steps), key=len)
     return bool(fewer) and all(

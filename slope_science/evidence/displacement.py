@@ -16,6 +16,7 @@ from slope_science.evidence.detections import (
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
+    StepEnds,
     StepTimes,
     noise_detection,
     threshold_reached,
@@ -115,7 +116,10 @@ class DisplacementRule:
             most, steps = self._alone(bins, level)
             alone = min(brief, most, DANGER)
             reason = self._speed(speed, limit)
-            yield self._claim(reason, level, alone, steps, bins[0].at_s)
+            yield replace(
+                self._claim(reason, level, alone, steps, bins[0].at_s),
+                ends=self._ends(bins, steps),
+            )
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
@@ -135,7 +139,8 @@ class DisplacementRule:
         high, limit = self._reached(speed, self._was)
         if speed is not None and high > level:
             _, steps = self._alone(bins, high)
-            yield self._claim(self._speed(speed, limit), high, LOWEST, steps)
+            claim = self._claim(self._speed(speed, limit), high, LOWEST, steps)
+            yield replace(claim, ends=self._ends(bins, steps))
 
     def diagnostics(self) -> Iterable[Reason]:
         """None: each speed is compared with its own noise."""
@@ -260,8 +265,15 @@ class DisplacementRule:
                 # behind a gap it may be motion that had begun in it, and goes on
                 if not steps and not _has_gap(bins):
                     steps = (step.times_s,)
-                yield self._claim(reason, found[0], alone, steps)
+                claim = self._claim(reason, found[0], alone, steps)
+                yield replace(claim, ends=self._ends(bins, steps))
                 return
+
+    def _ends(self, bins: Sequence[MinuteBin], steps: StepTimes) -> StepEnds:
+        """Displacement before and after each step."""
+        values = {b.at_s: (b.values[0],) for b in bins}
+        error = STEP_SIGMAS * self._noise.sigma
+        return tuple((values[begin], values[end], error) for begin, end in steps)
 
     def _is_noisy(self, bins: Sequence[MinuteBin]) -> bool:
         """Whether readings go forth and back by more than the sensor's noise."""

@@ -1,5 +1,7 @@
 """Tests of rain gauges over several reports, and beside other gauges."""
 
+from random import Random
+
 import pytest
 
 from slope_science.quality import GOOD, NOT_EVALUATED, Flag, rain_limit_mm
@@ -108,6 +110,31 @@ def test_missing_reports_do_not_hide_a_faulty_gauge(every_s: float) -> None:
     assert check_beside(false, others, end_s).reasons[0].code is ReasonCode.ALONE
     assert check_beside(low, others, end_s).reasons[0].code is ReasonCode.UNDERCATCH
     assert check_beside(true, others, end_s) == GOOD
+
+
+def test_hourly_reports_with_jitter_are_compared() -> None:
+    """A report that is some minutes late lacks no report before it."""
+    rng = Random(3)
+
+    def irregular(mm_per_h: float) -> RainRecord:
+        """Depths since the last report, of which a fifth is missing."""
+        made, before_s = RainRecord(), 0.0
+        for n in range(1, 30):
+            at_s = (n + rng.uniform(-0.2, 0.2)) * HOUR_S
+            if rng.random() >= 0.2:
+                made.add(T0 + at_s, mm_per_h * (at_s - before_s) / HOUR_S)
+            before_s = at_s
+        return made
+
+    others = [NeighbourGauge(0.4, irregular(8.0)) for _ in range(4)]
+    end_s = T0 + 29 * HOUR_S
+
+    codes = [
+        check_beside(irregular(8.0 * factor), others, end_s).reasons[0].code
+        for factor in (1 / 25.4, 10.0)
+    ]
+    assert codes == [ReasonCode.UNDERCATCH, ReasonCode.ALONE]
+    assert check_beside(irregular(7.0), others, end_s) == GOOD
 
 
 def test_gauge_that_lacks_the_reports_of_the_rain_is_not_dry() -> None:
@@ -231,6 +258,9 @@ DRY_5 = [(0.5, 0.0)] * 5
         (3, [(1.0, 60.0)], Flag.GOOD),
         (3, [(1.0, 12.0)] * 3, Flag.GOOD),
         (0, [(0.5, 9.0)] * 5, Flag.GOOD),
+        (0, [(0.3, 12.0), (2.0, 0.0)], Flag.GOOD),
+        (0, [(0.3, 12.0), (7.0, 0.0)], ReasonCode.CLOGGED),
+        (0, [(0.3, 12.0)] * 2 + [(2.0, 0.0)], ReasonCode.CLOGGED),
     ],
 )  # fmt: skip
 def test_gauges_vote_by_distance(

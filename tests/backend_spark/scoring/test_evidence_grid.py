@@ -312,3 +312,32 @@ def rod(mm: Movement, every_s: float) -> list[list[Judged]]:
         found = triage.assess([Reading("rod", "mm", value)], T0 + t_s)
         on_node.append(Judged(t_s / HOUR_S, found.level, found.alarm_level))
     return [on_node, list(_judged(observations))]
+
+
+@pytest.mark.parametrize(("is_exchanged", "level"), [(True, 3), (False, 5)])
+def test_sensors_exchanged_with_another_node_confirm_nothing(
+    is_exchanged: bool, level: int
+) -> None:
+    """Ids of two nodes, each with a tilt meter and a rod, change places.
+
+    Steps of the same sizes that do not end where the other's began are a slide.
+    """
+    rng = random.Random(5)
+    steps = {"a": (0.9, 32.0), "b": (-0.9, -32.0)}
+    begins = {"a": (1.0, 60.0), "b": (1.9, 92.0) if is_exchanged else (4.0, 150.0)}
+    observations = []
+    for at, node in product(range(60), steps):
+        (tilt, rod_mm), t_s = begins[node], T0 + at * 600.0
+        if at >= 36:
+            tilt, rod_mm = tilt + steps[node][0], rod_mm + steps[node][1]
+        for name, unit, value, noise in (
+            ("tilt/x", "deg", tilt, 0.002),
+            ("tilt/y", "deg", 0.5, 0.002),
+            ("crack", "mm", rod_mm, 0.05),
+        ):
+            read = value + rng.gauss(0, noise)
+            observations.append(Observation(t_s, node, name, unit, read))
+
+    found = list(_judged(observations))
+
+    assert max(j.level for j in found) == max(j.notice for j in found) == level
