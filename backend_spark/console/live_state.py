@@ -258,7 +258,8 @@ class LiveState:
         is_first = not self.nodes.by_id
         changed = self._take_readings(present_s - SILVER_HOURS * 3600)
         summaries = self._node_table.read_new(0.0) if is_first else None
-        changed |= self._take_levels(since_s, now_s)
+        is_new_pass = self._take_levels(since_s, now_s)
+        changed |= is_new_pass
         with self.lock:
             if summaries is not None:
                 self.nodes.add_summaries(summaries)
@@ -274,6 +275,9 @@ class LiveState:
             with self.lock:
                 self._update_runs(self._present_levels()[0])
         self._runs.read_older(self.grid.end_s)
+        if is_new_pass:
+            # By malloc_trim: what the pass and the pages before it have freed.
+            pa.default_memory_pool().release_unused()
 
     def _take_readings(self, since_s: float) -> bool:
         """Add new readings to the nodes; whether there are any."""
