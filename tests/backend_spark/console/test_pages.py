@@ -49,7 +49,7 @@ def test_first_view_shows_the_highest_level(
     assert title in text(driver, ".top h1")
     assert text(driver, ".headline .badge") == level.format(HIGHEST)
     assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 8
-    held = find(driver, f".counts li[data-look='{HELD_OFFSET + HIGHEST}'] b")
+    held = find(driver, f".counts li[data-level='{HELD_OFFSET + HIGHEST}'] b")
     assert held.text == "1"
     assert not is_side_too_wide(driver)
     assert "警戒レベル" not in driver.page_source

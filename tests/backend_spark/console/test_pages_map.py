@@ -199,8 +199,8 @@ def test_map_shows_the_levels_also_after_its_context_was_lost(
     shown(driver, console)
     counts = "[...document.querySelectorAll('.counts li')]"
     listed = f"return {counts}.filter((li) => li.innerText.trim().match(/[1-9]\\d*$/))"
-    looks = driver.execute_script(f"{listed}.map((li) => li.dataset.look)")
-    expected = sorted(set(looks) & {str(level) for level in LEVEL_COLOURS})
+    levels = driver.execute_script(f"{listed}.map((li) => li.dataset.level)")
+    expected = sorted(set(levels) & {str(level) for level in LEVEL_COLOURS})
 
     assert expected
     assert drawn_levels(driver) == expected
@@ -244,7 +244,7 @@ def test_first_picture_is_one_frame_of_the_cells(console: str, driver: Chrome) -
     shaders = driver.execute_script("return drawn.shaders")
 
     assert frames == 1
-    assert any("u_looks" in text for text in shaders)
+    assert any("u_levels" in text for text in shaders)
     assert not any("u_sky_color" in text for text in shaders)
 
 

@@ -78,8 +78,8 @@ class Analyst:
         box.send_keys(words)
 
 
-def look(analyst: Analyst) -> None:
-    """Tasks that only look."""
+def read_slope(analyst: Analyst) -> None:
+    """The worst slope, and its rain."""
     with analyst.task("worst slope and why"):
         analyst.click(".overview .pick")
         wait_until(lambda: analyst.see(".panel .reasons", "土壌雨量指数"))
@@ -94,7 +94,7 @@ def look(analyst: Analyst) -> None:
         assert analyst.see(f"{row} td[data-column='24時間雨量']", rain)
 
 
-def look_further(analyst: Analyst) -> None:
+def read_nodes_and_report(analyst: Analyst) -> None:
     """The nodes, and the report."""
     with analyst.task("batteries and late nodes"):
         analyst.click("[data-tab=health]")
@@ -151,7 +151,7 @@ def decide(analyst: Analyst) -> None:
         wait_until(lambda: analyst.see(".replay", "当時分かっていたレベル"))
 
 
-def look_at_siren(analyst: Analyst) -> None:
+def read_siren(analyst: Analyst) -> None:
     """Whether the siren of the worst slope sounds, and how its node got the notice."""
     with analyst.task("siren sounds"):
         analyst.click(".overview .pick")
@@ -187,11 +187,11 @@ def test_tasks_of_a_night_need_four_clicks_at_most(
         report_alarms(workspace.data, WORST, "siren:on", notice)
         analyst = Analyst(driver, f"{address}?lang=ja")
         resize(driver, (width, 844))
-        look(analyst)
-        look_further(analyst)
+        read_slope(analyst)
+        read_nodes_and_report(analyst)
         export(analyst)
         decide(analyst)
-        look_at_siren(analyst)
+        read_siren(analyst)
         told(analyst, [*hook.requests])
 
     assert max(analyst.clicks.values()) <= MOST_CLICKS, analyst.clicks

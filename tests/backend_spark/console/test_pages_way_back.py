@@ -54,16 +54,16 @@ def test_way_back_and_drill_are_on_the_screen(
     assert in_drill in text(driver, "[data-output=lamp]")
     assert BROKER in text(driver, ".stages")
     assert GATEWAY in text(driver, "[data-alarm] .received")
-    problems.look("way-back")
+    problems.check("way-back")
     press(driver, ".start-drill")
-    problems.look("drill-form")
+    problems.check("drill-form")
     press(driver, ".drill-form .start-drill")
     wait_until(lambda: text(driver, ".drill-banner").startswith(banner))
     received(data, notice)
     wait_until(lambda: GATEWAY in text(driver, ".drill .received"), 30)
     assert no_alarm in text(driver, ".drill-banner")
     assert text(driver, "[data-output=siren]").endswith(on)
-    problems.look("drill")
+    problems.check("drill")
     press(driver, ".end-drill")
     wait_until(lambda: not text(driver, ".drill-banner"))
 
@@ -78,7 +78,7 @@ class Screens:
         self._driver, self._name = driver, name
         self.found: list[object] = []
 
-    def look(self, name: str) -> None:
+    def check(self, name: str) -> None:
         """Check the part of the panel with the way back."""
         script = "document.querySelector('.way-back').scrollIntoView()"
         self._driver.execute_script(script)

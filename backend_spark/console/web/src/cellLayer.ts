@@ -17,33 +17,33 @@ const EDGES = [0, 1, 1, 2, 2, 3, 3, 0];
 const VERTEX = `#version 300 es
 uniform mat4 u_matrix;
 in vec2 a_place;
-in uint a_look;
-flat out uint v_look;
+in uint a_level;
+flat out uint v_level;
 void main() {
   gl_Position = u_matrix * vec4(a_place, 0.0, 1.0);
-  v_look = a_look;
+  v_level = a_level;
 }`;
 
-// The table has a row of ${SIZE} pixels for each look: its pattern, then its colour.
+// The table has a row of ${SIZE} pixels for each level: its pattern, then its colour.
 const FRAGMENT = `#version 300 es
 precision highp float;
-uniform sampler2D u_looks;
+uniform sampler2D u_levels;
 uniform vec2 u_anchor;
 uniform float u_ratio;
 uniform bool u_edges;
 uniform bool u_patterns;
-flat in uint v_look;
+flat in uint v_level;
 out vec4 colour;
 void main() {
   if (u_edges) {
     colour = vec4(0.49, 0.545, 0.6, 1.0) * 0.6;
     return;
   }
-  int row = int(v_look) * ${SIZE};
-  colour = texelFetch(u_looks, ivec2(${SIZE}, row), 0);
+  int row = int(v_level) * ${SIZE};
+  colour = texelFetch(u_levels, ivec2(${SIZE}, row), 0);
   if (!u_patterns) return;
   ivec2 at = ivec2(mod((gl_FragCoord.xy - u_anchor) / u_ratio, ${SIZE}.0));
-  vec4 pattern = texelFetch(u_looks, ivec2(at.x, row + ${SIZE - 1} - at.y), 0);
+  vec4 pattern = texelFetch(u_levels, ivec2(at.x, row + ${SIZE - 1} - at.y), 0);
   colour = pattern + colour * (1.0 - pattern.a);
 }`;
 
@@ -51,7 +51,7 @@ interface Drawing {
   program: WebGLProgram;
   vertices: WebGLVertexArrayObject;
   places: WebGLBuffer;
-  looks: WebGLBuffer;
+  levels: WebGLBuffer;
   order: WebGLBuffer;
   table: WebGLTexture;
 }
@@ -66,7 +66,7 @@ export class CellLayer implements maplibre.CustomLayerInterface {
   // Web Mercator, the world from 0 to 1; corners from here, since 32 bits hold metres only.
   private origin: [number, number] = [0, 0];
   private corners = new Float32Array();
-  private looks = new Uint8Array();
+  private vertexLevels = new Uint8Array();
   private isMoved = false;
   private isChanged = false;
 
@@ -90,8 +90,8 @@ export class CellLayer implements maplibre.CustomLayerInterface {
 
   // Level of each cell; 0 where there is none yet.
   setLevels(levels: number[]): void {
-    this.looks = new Uint8Array(this.cells * CORNERS);
-    for (let at = 0; at < this.looks.length; at++) this.looks[at] = levels[Math.floor(at / CORNERS)] ?? 0;
+    this.vertexLevels = new Uint8Array(this.cells * CORNERS);
+    for (let at = 0; at < this.vertexLevels.length; at++) this.vertexLevels[at] = levels[Math.floor(at / CORNERS)] ?? 0;
     this.isChanged = true;
     this.map?.triggerRepaint();
   }
@@ -140,7 +140,7 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     gl.useProgram(drawing.program);
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, drawing.table);
-    gl.uniform1i(at("u_looks"), 0);
+    gl.uniform1i(at("u_levels"), 0);
     gl.uniformMatrix4fv(at("u_matrix"), false, matrix);
     gl.uniform1f(at("u_ratio"), ratio);
     // Patterns move with the map.
@@ -165,17 +165,17 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     const place = gl.getAttribLocation(program, "a_place");
     gl.enableVertexAttribArray(place);
     gl.vertexAttribPointer(place, 2, gl.FLOAT, false, 0, 0);
-    const looks = buffer(gl);
-    const at = gl.getAttribLocation(program, "a_look");
+    const levels = buffer(gl);
+    const at = gl.getAttribLocation(program, "a_level");
     gl.enableVertexAttribArray(at);
     gl.vertexAttribIPointer(at, 1, gl.UNSIGNED_BYTE, 0, 0);
     const order = gl.createBuffer();
     gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, order);
     this.isMoved = this.isChanged = true;
-    return { program, vertices, places, looks, order, table: lookTable(gl, this.hasGround) };
+    return { program, vertices, places, levels, order, table: levelTable(gl, this.hasGround) };
   }
 
-  private upload(gl: WebGL2RenderingContext, { places, looks, order }: Drawing): void {
+  private upload(gl: WebGL2RenderingContext, { places, levels, order }: Drawing): void {
     if (this.isMoved) {
       gl.bindBuffer(gl.ARRAY_BUFFER, places);
       gl.bufferData(gl.ARRAY_BUFFER, this.corners, gl.STATIC_DRAW);
@@ -186,8 +186,8 @@ export class CellLayer implements maplibre.CustomLayerInterface {
       gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, vertices, gl.STATIC_DRAW);
     }
     if (this.isChanged) {
-      gl.bindBuffer(gl.ARRAY_BUFFER, looks);
-      gl.bufferData(gl.ARRAY_BUFFER, this.looks, gl.DYNAMIC_DRAW);
+      gl.bindBuffer(gl.ARRAY_BUFFER, levels);
+      gl.bufferData(gl.ARRAY_BUFFER, this.vertexLevels, gl.DYNAMIC_DRAW);
     }
     this.isMoved = this.isChanged = false;
   }
@@ -241,16 +241,16 @@ function link(gl: WebGL2RenderingContext): WebGLProgram {
   return program;
 }
 
-function lookTable(gl: WebGL2RenderingContext, hasGround: boolean): WebGLTexture {
+function levelTable(gl: WebGL2RenderingContext, hasGround: boolean): WebGLTexture {
   const canvas = document.createElement("canvas");
   canvas.width = SIZE + 1;
   canvas.height = SIZE * (Math.max(...LEVELS_BY_SEVERITY) + 1);
   const context = canvas.getContext("2d", { willReadFrequently: true }) as CanvasRenderingContext2D;
-  for (const look of LEVELS_BY_SEVERITY) {
-    context.putImageData(patternTile(look, false), 0, look * SIZE);
-    context.fillStyle = COLOURS[look] ?? "#fff";
-    context.globalAlpha = levelOpacity(hasGround, look);
-    context.fillRect(SIZE, look * SIZE, 1, SIZE);
+  for (const level of LEVELS_BY_SEVERITY) {
+    context.putImageData(patternTile(level, false), 0, level * SIZE);
+    context.fillStyle = COLOURS[level] ?? "#fff";
+    context.globalAlpha = levelOpacity(hasGround, level);
+    context.fillRect(SIZE, level * SIZE, 1, SIZE);
   }
   const table = gl.createTexture();
   gl.bindTexture(gl.TEXTURE_2D, table);

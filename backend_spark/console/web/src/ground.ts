@@ -36,12 +36,12 @@ function addPack(style: Style, pack: Pack, id: string): void {
 
 // The common names of layers in OpenMapTiles, Protomaps and GSI's vector tiles. Other
 // layers are drawn in grey, so that every vector pack shows something.
-interface Look {
+interface LayerStyle {
   area?: string;
   line?: string;
   width?: number;
 }
-const LOOKS: [RegExp, Look][] = [
+const STYLES: [RegExp, LayerStyle][] = [
   [/^(water|waterarea|wa|ocean|lake)/i, { area: "#c5dcec", line: "#8fb8d4" }],
   [/(waterway|river|rvrcl|wl|wstrl)/i, { line: "#8fb8d4", width: 1.4 }],
   [/(contour|cntr)/i, { line: "#c9b595", width: 0.6 }],
@@ -51,15 +51,15 @@ const LOOKS: [RegExp, Look][] = [
   [/(building|bldg|bld)/i, { area: "#d9d2c8", line: "#c2b9ac" }],
   [/(landcover|landuse|park|natural|earth)/i, { area: "#e3ead9" }],
 ];
-const OTHER: Look = { line: "#b3b3b3", width: 0.6 };
+const OTHER: LayerStyle = { line: "#b3b3b3", width: 0.6 };
 const NAMES = ["coalesce", ["get", "name:ja"], ["get", "name"], ["get", "vt_text"], ""];
 
 function vectorLayers(source: string, name: string): Layer[] {
-  const look = LOOKS.find(([pattern]) => pattern.test(name))?.[1] ?? OTHER;
+  const style = STYLES.find(([pattern]) => pattern.test(name))?.[1] ?? OTHER;
   const shared = { source, "source-layer": name };
   const found: Layer[] = [];
-  if (look.area) found.push({ id: `${source}-${name}-area`, type: "fill", ...shared, filter: ["==", ["geometry-type"], "Polygon"], paint: { "fill-color": look.area } });
-  if (look.line) found.push({ id: `${source}-${name}-line`, type: "line", ...shared, paint: { "line-color": look.line, "line-width": look.width ?? 0.8 } });
+  if (style.area) found.push({ id: `${source}-${name}-area`, type: "fill", ...shared, filter: ["==", ["geometry-type"], "Polygon"], paint: { "fill-color": style.area } });
+  if (style.line) found.push({ id: `${source}-${name}-line`, type: "line", ...shared, paint: { "line-color": style.line, "line-width": style.width ?? 0.8 } });
   found.push({
     id: `${source}-${name}-names`,
     type: "symbol",
@@ -72,8 +72,8 @@ function vectorLayers(source: string, name: string): Layer[] {
 }
 
 // Levels stay the strongest colours above a ground. Calm cells show the landscape.
-export function levelOpacity(ground: boolean, look: number): number {
+export function levelOpacity(ground: boolean, level: number): number {
   if (!ground) return 0.92;
-  if (look === 1) return 0.35;
-  return [0, 6, 11].includes(look) ? 0.6 : 0.88;
+  if (level === 1) return 0.35;
+  return [0, 6, 11].includes(level) ? 0.6 : 0.88;
 }

@@ -88,17 +88,17 @@ const PATTERNS: Record<number, Draw> = {
   15: held(5),
 };
 
-export function patternTile(look: number, background: boolean): ImageData {
+export function patternTile(level: number, background: boolean): ImageData {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = SIZE;
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
   if (background) {
-    context.fillStyle = COLOURS[look] ?? "#fff";
+    context.fillStyle = COLOURS[level] ?? "#fff";
     context.fillRect(0, 0, SIZE, SIZE);
   }
-  context.strokeStyle = context.fillStyle = PATTERN_COLOURS[look] ?? "#000";
-  context.lineWidth = look === 4 ? 1.2 : 1.6;
-  PATTERNS[look]?.(context);
+  context.strokeStyle = context.fillStyle = PATTERN_COLOURS[level] ?? "#000";
+  context.lineWidth = level === 4 ? 1.2 : 1.6;
+  PATTERNS[level]?.(context);
   return context.getImageData(0, 0, SIZE, SIZE);
 }
 
@@ -125,13 +125,13 @@ export function patternUrl(level: number): string {
   return `url(${known})`;
 }
 
-export function swatch(look: number, size = 22): HTMLCanvasElement {
+export function swatch(level: number, size = 22): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = size;
   canvas.className = "swatch";
   canvas.setAttribute("aria-hidden", "true");
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
-  const image = patternTile(look, true);
+  const image = patternTile(level, true);
   for (let x = 0; x < size; x += SIZE) for (let y = 0; y < size; y += SIZE) context.putImageData(image, x, y);
   return canvas;
 }

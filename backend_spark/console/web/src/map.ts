@@ -204,7 +204,7 @@ export class LevelMap {
     this.map?.removeSource(id);
   }
 
-  look(id: string, on: boolean, opacity: number): void {
+  setLayer(id: string, on: boolean, opacity: number): void {
     for (const layer of this.layersOf(id)) {
       this.map?.setLayoutProperty(layer.id, "visibility", on ? "visible" : "none");
       if (layer.type === "fill") this.map?.setPaintProperty(layer.id, "fill-opacity", opacity);

@@ -16,7 +16,7 @@ interface Overlay {
   at_s: number;
 }
 
-interface Look {
+interface OverlayStyle {
   fill: string;
   line: string;
   width: number;
@@ -24,7 +24,7 @@ interface Look {
 
 // Zones have the colours of the hazard maps. They are outlines with little fill, so that
 // they are not taken for the yellow and red of the levels.
-const LOOKS: Record<string, Look> = {
+const STYLES: Record<string, OverlayStyle> = {
   warning_zone: { fill: "#ffd400", line: "#8a6d00", width: 1.6 },
   special_zone: { fill: "#ff2800", line: "#b00020", width: 2 },
   shelter: { fill: "#0b7a3b", line: "#ffffff", width: 1.5 },
@@ -32,7 +32,7 @@ const LOOKS: Record<string, Look> = {
   district: { fill: "#ffffff", line: "#4b5a68", width: 1 },
   place: { fill: "#33475a", line: "#ffffff", width: 1 },
 };
-const KINDS = Object.keys(LOOKS);
+const KINDS = Object.keys(STYLES);
 const BELOW = "nodes";
 const STORED = "yamamori-overlays";
 const DEFAULT_OPACITY = 0.25;
@@ -79,7 +79,7 @@ export class Overlays {
   private choose(overlay: Overlay, choice: Choice): void {
     this.choices[overlay.id] = choice;
     localStorage.setItem(STORED, JSON.stringify(this.choices));
-    this.map.look(layerId(overlay), choice.on, choice.opacity);
+    this.map.setLayer(layerId(overlay), choice.on, choice.opacity);
   }
 
   private row(overlay: Overlay): HTMLElement {
@@ -124,7 +124,7 @@ export class Overlays {
   private layers(overlay: Overlay): { source: maplibre.SourceSpecification; layers: maplibre.LayerSpecification[] } {
     const id = layerId(overlay);
     const { on, opacity } = this.choice(overlay);
-    const of = (name: keyof Look) => ["match", ["get", "kind"], ...KINDS.flatMap((kind) => [kind, LOOKS[kind]?.[name] ?? ""]), name === "width" ? 1 : "#555"] as never;
+    const of = (name: keyof OverlayStyle) => ["match", ["get", "kind"], ...KINDS.flatMap((kind) => [kind, STYLES[kind]?.[name] ?? ""]), name === "width" ? 1 : "#555"] as never;
     const shared = { source: id, layout: { visibility: on ? ("visible" as const) : ("none" as const) } };
     const areas = ["all", ["==", ["geometry-type"], "Polygon"], ["!=", ["get", "kind"], "district"]] as never;
     return {

@@ -79,7 +79,7 @@ export class Overview {
     const rows = LEVELS_BY_SEVERITY.filter((each) => !isHeld(each) || counts.get(each)).map((each) => {
       const count = counts.get(each) ?? 0;
       const bar = el("meter", { min: 0, max: Math.max(1, all), value: count, "aria-hidden": "true" });
-      return el("li", { "data-look": each }, swatch(each), el("span", { class: "name" }, levelName(each)), bar, el("b", {}, String(count)));
+      return el("li", { "data-level": each }, swatch(each), el("span", { class: "name" }, levelName(each)), bar, el("b", {}, String(count)));
     });
     return el("div", {}, el("h3", {}, t("cellsByLevel")), el("ul", { class: "counts" }, ...rows));
   }
