@@ -265,8 +265,9 @@ def _load(payload: bytes) -> list[dict[Any, Any]]:
         raise EnvelopeError("payload", "SenML in CBOR or JSON", str(error)) from error
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_RECORDS:
         raise EnvelopeError("payload", f"a list of 1 to {MAX_RECORDS} records", records)
-    if not all(isinstance(record, dict) for record in records):
-        raise EnvelopeError("payload", "a list of maps", records)
+    for record in records:
+        if not isinstance(record, dict):
+            raise EnvelopeError("payload", "a list of maps", records)
     return records
 
 

@@ -28,7 +28,7 @@ from backend_spark.ingest.segment_log import (
     report_damage,
 )
 from service_runtime.files import fsync_folder
-from spatial_mqtt.custody import IntervalSet
+from spatial_mqtt.custody import CustodyReceipt, IntervalSet
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
@@ -289,9 +289,9 @@ class MessageIdSet:
 
     def add(self, ids: Iterable[MessageId]) -> None:
         """Add ids of messages that are on disk."""
-        for message_id in ids:
-            key = (message_id.node, message_id.boot)
-            self.ranges.add(key, message_id.seq, message_id.seq)
+        for key, ranges in CustodyReceipt.from_ids(ids).ranges.items():
+            for low, high in ranges:
+                self.ranges.add(key, low, high)
 
     def count(self) -> int:
         """Number of ids."""

@@ -172,23 +172,24 @@ class IngestLoop:
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), StopRequested):
             beat()
-            match event:
-                case ConnectionUp(window):
-                    self._publish_offer(window)
-                case MessageArrived(message, received_us):
-                    self.counts.received += 1
-                    arrival = self.identity_check.check(
-                        classify_guarded(message, received_us, self.crash_guard)
-                    )
-                    arrival = self._check_size(self.clock_correction.correct(arrival))
-                    self.batch.add(arrival, self.monotonic_s())
-                case None:
-                    pass  # timeout
+            if isinstance(event, MessageArrived):
+                self._add(event)
+            elif isinstance(event, ConnectionUp):
+                self._publish_offer(event.window)
             if self.batch.is_due(self.monotonic_s(), not events.is_empty()):
                 self.flush()
             self._log_summary()
         self.flush()
         log.info("%s stops: %s", self.name, self.counts)
+
+    def _add(self, event: MessageArrived) -> None:
+        """Classify and check a message, and add it to the batch."""
+        self.counts.received += 1
+        arrival = self.identity_check.check(
+            classify_guarded(event.message, event.received_us, self.crash_guard)
+        )
+        arrival = self._check_size(self.clock_correction.correct(arrival))
+        self.batch.add(arrival, self.monotonic_s())
 
     def flush(self) -> None:
         """Write the batch to disk, then acknowledge it in the order of arrival."""

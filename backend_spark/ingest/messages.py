@@ -218,13 +218,9 @@ def make_receipts(arrivals: Iterable[ClassifiedMessage]) -> Iterator[tuple[str, 
     which would repeat it for ever otherwise, but not to the node of that id.
     """
     ids_of: dict[str, list[MessageId]] = {}
-    for arrival in arrivals:
-        response_topic = arrival.message.response_topic
-        if arrival.id is not None and not (
-            arrival.is_quarantined and response_topic is None
-        ):
-            topic = receipt_topic(arrival.id, response_topic)
-            ids_of.setdefault(topic, []).append(arrival.id)
+    for (_, response_topic), ids in _ids_by_sender(arrivals).items():
+        topic = receipt_topic(ids[0], response_topic)
+        ids_of.setdefault(topic, []).extend(ids)
     for topic, ids in ids_of.items():
         ranges_of = CustodyReceipt.from_ids(ids).ranges.items()
         remaining = ((key, pair) for key, ranges in ranges_of for pair in ranges)
@@ -233,6 +229,24 @@ def make_receipts(arrivals: Iterable[ClassifiedMessage]) -> Iterator[tuple[str, 
             for key, pair in chunk:
                 pairs_of[key] = (*pairs_of.get(key, ()), pair)
             yield topic, CustodyReceipt(pairs_of).encode()
+
+
+def _ids_by_sender(
+    arrivals: Iterable[ClassifiedMessage],
+) -> dict[tuple[str, str | None], list[MessageId]]:
+    """Ids to receipt by node and response topic: thousands have few topics."""
+    found: dict[tuple[str, str | None], list[MessageId]] = {}
+    for message, row, message_id in arrivals:
+        response_topic = message.response_topic
+        if message_id is None or (row.reason is not None and response_topic is None):
+            continue
+        key = (message_id.node, response_topic)
+        ids = found.get(key)
+        if ids is None:
+            found[key] = [message_id]
+        else:
+            ids.append(message_id)
+    return found
 
 
 class ConnectionUp(NamedTuple):
