@@ -46,9 +46,9 @@ BARS_S = {"start": 10.0, "first view": 1.2, "slider": 0.3, "events": 0.5}
 """Seconds on a quiet machine."""
 
 SETTLE_S = 3
-STARTED_S = 20
+MAX_BROWSER_START_S = 20
 IDLE_CPU_S = 0.1
-"""CPU seconds of an idle browser within a second; it is waited for 20 s at most."""
+"""CPU time within a second below which a browser has started."""
 
 PASS_S = 10
 TIMEOUT_S = 120
@@ -229,7 +229,7 @@ def _watch_pass(
 def _wait_until_idle(driver: Chrome) -> None:
     """Wait until Chromium has started: its own pages are loaded after its window."""
     used_s = cpu_s(driver.service.process.pid)
-    for _ in range(STARTED_S):
+    for _ in range(MAX_BROWSER_START_S):
         time.sleep(1)
         before_s, used_s = used_s, cpu_s(driver.service.process.pid)
         if used_s - before_s <= IDLE_CPU_S:

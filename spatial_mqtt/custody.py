@@ -87,6 +87,15 @@ class IntervalSet:
         return low, high
 
 
+def group_ids(ids: Iterable[MessageId]) -> dict[tuple[str, str], IntervalSet]:
+    """Sequence numbers of some ids, by (node, boot)."""
+    found: dict[tuple[str, str], IntervalSet] = {}
+    for message_id in ids:
+        key = (message_id.node, message_id.boot)
+        found.setdefault(key, IntervalSet()).add(message_id.seq)
+    return found
+
+
 @dataclass(frozen=True)
 class CustodyReceipt:
     """Message ids that are on the receiver's disk.
@@ -101,11 +110,8 @@ class CustodyReceipt:
     @classmethod
     def from_ids(cls, ids: Iterable[MessageId]) -> "CustodyReceipt":
         """Make the receipt for some ids."""
-        sets: dict[tuple[str, str], IntervalSet] = {}
-        for message_id in ids:
-            key = (message_id.node, message_id.boot)
-            sets.setdefault(key, IntervalSet()).add(message_id.seq)
-        return cls({key: tuple(ranges) for key, ranges in sets.items()})
+        found = group_ids(ids).items()
+        return cls({key: tuple(ranges) for key, ranges in found})
 
     def __contains__(self, message_id: MessageId) -> bool:
         """Whether a message is on the receiver's disk."""

@@ -28,7 +28,7 @@ from backend_spark.ingest.segment_log import (
     report_damage,
 )
 from service_runtime.files import fsync_folder
-from spatial_mqtt.custody import CustodyReceipt, IntervalSet
+from spatial_mqtt.custody import IntervalSet, group_ids
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
@@ -289,7 +289,7 @@ class MessageIdSet:
 
     def add(self, ids: Iterable[MessageId]) -> None:
         """Add ids of messages that are on disk."""
-        for key, ranges in CustodyReceipt.from_ids(ids).ranges.items():
+        for key, ranges in group_ids(ids).items():
             for low, high in ranges:
                 self.ranges.add(key, low, high)
 

@@ -139,7 +139,7 @@ class _Evidence:
 
 
 _Stepped = Detection | _Evidence
-"""What has steps and their ends."""
+"""A detection, or evidence of a sensor: both hold steps and the values around them."""
 
 
 def _restored(
@@ -368,7 +368,7 @@ class Corroboration:
             for (name, kind), each in self._last.items()
             if name != sensor and kind is _MOVEMENT and _do_coincide(step, each)
         ]
-        found = _begins_of(step, others)
+        found = _matches_of(step, others)
         return all(found) if len(step.ends[0][0]) == 1 else any(found)
 
     def _find_confirmed(self, detection: Detection, now_s: float) -> str | None:
@@ -404,7 +404,7 @@ def _is_same(one: tuple[float, ...], other: tuple[float, ...], error: float) -> 
     return len(one) == len(other) and math.dist(one, other) <= error
 
 
-def _begins_of(step: _Stepped, others: Iterable[_Stepped]) -> tuple[bool, bool]:
+def _matches_of(step: _Stepped, others: Iterable[_Stepped]) -> tuple[bool, bool]:
     """Whether a sensor steps to where one of the others was, and from where one is.
 
     A slide that moves both does not end there within the noise.
