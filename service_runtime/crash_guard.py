@@ -1,11 +1,13 @@
 """Crash guard: a message that ended the program twice is put aside as a dead letter.
 
-Before a consumer decodes a message, it writes the digest of the message into a slot, a
-file of fixed size in memory (mmap), and clears the slot afterwards. The kernel keeps
-the slot when the process is killed. A slot that is set at the start of the program
-names the message that was being decoded when the program ended. The second time in a
-row the message is not decoded again: its bytes are written to the folder of dead
-letters.
+Before a consumer decodes a message, it writes the message into a slot, a file of fixed
+size in memory (mmap), and clears the slot afterwards. The kernel keeps the slot when
+the process is killed. A slot that is set at the start of the program names the message
+that was being decoded when the program ended. The second time in a row the message is
+not decoded again: its bytes are written to the folder of dead letters.
+
+In the slot is a copy of the message, which takes half of the time of its digest; of a
+large one, and while messages are suspected or put aside, it is the digest.
 
 One handling without a crash clears the message. The slot is set for the microseconds of
 decoding only, so that two kills by an operator hardly ever hit the same message. A
@@ -44,14 +46,18 @@ _MAGIC: Final = b"yamguard"
 _DIGEST_BYTES: Final = 16
 _BOOT: Final = slice(8, 24)
 _STATE: Final = 24
+_COPY_LENGTH: Final = slice(26, 28)
 _DIGEST: Final = slice(32, 32 + _DIGEST_BYTES)
 _SUSPECTS_AT: Final = 64
 _SUSPECT_BYTES: Final = _DIGEST_BYTES + 1
+_COPY_AT: Final = _SUSPECTS_AT + MAX_SUSPECTS * _SUSPECT_BYTES
+_COPY_BYTES: Final = _FILE_BYTES - _COPY_AT
 
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * _DIGEST_BYTES}}}")
 
-_IDLE, _MESSAGE, _GROUP, _MESSAGE_OF_GROUP = range(4)
-"""States of the slot; a group is handled as a whole, without a slot per message."""
+_IDLE, _MESSAGE, _GROUP, _MESSAGE_OF_GROUP, _COPY, _COPY_OF_GROUP = range(6)
+"""States of the slot: with the digest or a copy of a message, or a group, which is
+handled as a whole, without a slot per message."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class CrashGuard:
     def __init__(self, path: Path, letters: DeadLetters, boot: str) -> None:
         self._path = path
         self._letters = letters
-        self._boot = _boot_bytes(boot)
+        self._boot = _digest_of(boot.encode())
         self._suspects: OrderedDict[bytes, int] = OrderedDict()
         self._refused: set[bytes] = set()
         self.is_cautious = False
@@ -138,7 +144,14 @@ class CrashGuard:
         Returns:
             Whether to decode it; False: it is put aside, and `end` is not called.
         """
-        self._digest = digest = _digest_of(topic, payload)
+        content = payload + b"\0" + topic.encode(errors="replace")
+        length = len(content)
+        if length <= _COPY_BYTES and not self._refused and not self._suspects:
+            self._slot[_COPY_AT : _COPY_AT + length] = content
+            self._slot[_COPY_LENGTH] = length.to_bytes(2)
+            self._slot[_STATE] = _COPY_OF_GROUP if self.is_cautious else _COPY
+            return True
+        self._digest = digest = _digest_of(content)
         if digest in self._refused:
             self._put_aside(topic, payload)
             return False
@@ -198,7 +211,7 @@ class CrashGuard:
         if slot[:8] == _MAGIC:
             self._read_suspects()
             if slot[_BOOT] == self._boot:
-                self._blame(slot[_STATE], slot[_DIGEST])
+                self._blame(slot[_STATE])
         slot[:8] = _MAGIC
         slot[_BOOT] = self._boot
         slot[_STATE] = _IDLE
@@ -206,12 +219,18 @@ class CrashGuard:
         self._refused = self._letters.digests()
         self._refused |= {d for d, n in self._suspects.items() if n >= CRASHES}
 
-    def _blame(self, state: int, digest: bytes) -> None:
-        self.is_cautious = state in {_GROUP, _MESSAGE_OF_GROUP}
-        if state not in {_MESSAGE, _MESSAGE_OF_GROUP}:
+    def _blame(self, state: int) -> None:
+        of_group = state in {_MESSAGE_OF_GROUP, _COPY_OF_GROUP}
+        self.is_cautious = of_group or state == _GROUP
+        if state in {_COPY, _COPY_OF_GROUP}:
+            length = int.from_bytes(self._slot[_COPY_LENGTH])
+            digest = _digest_of(self._slot[_COPY_AT : _COPY_AT + length])
+        elif state in {_MESSAGE, _MESSAGE_OF_GROUP}:
+            digest = self._slot[_DIGEST]
+        else:
             return
         # The crash of its group was the first one.
-        crashes = CRASHES if state == _MESSAGE_OF_GROUP else 1
+        crashes = CRASHES if of_group else 1
         crashes += self._suspects.pop(digest, 0)
         self._suspects[digest] = min(crashes, CRASHES)
         log.warning(
@@ -274,12 +293,6 @@ def _map_file(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _digest_of(topic: str, payload: bytes) -> bytes:
+def _digest_of(content: bytes) -> bytes:
     # Not a checksum: a sender could give its message the checksum of another's.
-    digest = blake2b(payload, digest_size=_DIGEST_BYTES)
-    digest.update(b"\0" + topic.encode(errors="replace"))
-    return digest.digest()
-
-
-def _boot_bytes(boot: str) -> bytes:
-    return blake2b(boot.encode(), digest_size=_DIGEST_BYTES).digest()
+    return blake2b(content, digest_size=_DIGEST_BYTES).digest()

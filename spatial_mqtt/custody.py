@@ -41,6 +41,19 @@ class IntervalSet:
         for low, high in ranges:
             self.add(low, high)
 
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "IntervalSet":
+        """Make a set of sequence numbers in any order."""
+        found = cls()
+        lows, highs = found._low, found._high
+        for number in sorted(numbers):
+            if not highs or number > highs[-1] + 1:
+                lows.append(number)
+                highs.append(number)
+            else:
+                highs[-1] = number
+        return found
+
     def __contains__(self, seq: int) -> bool:
         """Whether the number is in the set."""
         index = bisect_right(self._low, seq) - 1
@@ -89,11 +102,15 @@ class IntervalSet:
 
 def group_ids(ids: Iterable[MessageId]) -> dict[tuple[str, str], IntervalSet]:
     """Sequence numbers of some ids, by (node, boot)."""
-    found: dict[tuple[str, str], IntervalSet] = {}
+    found: dict[tuple[str, str], list[int]] = {}
     for message_id in ids:
         key = (message_id.node, message_id.boot)
-        found.setdefault(key, IntervalSet()).add(message_id.seq)
-    return found
+        numbers = found.get(key)
+        if numbers is None:
+            found[key] = [message_id.seq]
+        else:
+            numbers.append(message_id.seq)
+    return {key: IntervalSet.of(numbers) for key, numbers in found.items()}
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ _LATER = _BASE | _FIELDS
 _FIRST = _LATER | _OWN_LABELS
 _BOOT = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _SEQ = re.compile(r"[0-9]{1,19}")
+_BASE_NAME: Final = _CBOR_LABELS["bn"]
 
 
 @dataclass(frozen=True, order=True)
@@ -196,8 +197,14 @@ def decode_message_id(payload: bytes) -> tuple[MessageId, int]:
         raise EnvelopeError(
             "payload", "SenML in CBOR or JSON", payload[:MAX_SHOWN_CHARS]
         )
-    first = _labelled(_load(payload)[0])
-    node = _node(first.get("bn"))
+    first = _load(payload)[0]
+    # Only `bn` of these has a number. With both labels the later one is valid.
+    if _BASE_NAME not in first or "bn" in first:
+        first = _labelled(first)
+        base_name = first.get("bn")
+    else:
+        base_name = first[_BASE_NAME]
+    node = _node(base_name)
     message_id = MessageId(node, _boot(first.get("boot")), _seq(first.get("seq")))
     return message_id, _priority(first.get("pri", LADDER.default))
 

@@ -17,11 +17,9 @@ from backend_spark.ingest.messages import (
     MAX_MESSAGES,
     ClassifiedMessage,
     ConnectionUp,
-    InboxEvent,
     IngestBatch,
     IngestInbox,
     MessageArrived,
-    StopRequested,
     classify_guarded,
     make_receipts,
     plan_flush,
@@ -170,12 +168,17 @@ class IngestLoop:
         self.crash_guard.open()
         self._summary_at_s = self.monotonic_s()
         self._summary = str(self.counts)
-        while not isinstance(event := self._next(events), StopRequested):
+        is_stopping = False
+        while not is_stopping:
+            burst = events.take(self._wait_s())
             beat()
-            if isinstance(event, MessageArrived):
-                self._add(event)
-            elif isinstance(event, ConnectionUp):
-                self._publish_offer(event.window)
+            for event in burst:
+                if isinstance(event, MessageArrived):
+                    self._add(event)
+                elif isinstance(event, ConnectionUp):
+                    self._publish_offer(event.window)
+                else:
+                    is_stopping = True
             if self.batch.is_due(self.monotonic_s(), not events.is_empty()):
                 self.flush()
             self._log_summary()
@@ -269,10 +272,10 @@ class IngestLoop:
             window,
         )
 
-    def _next(self, events: IngestInbox) -> InboxEvent | None:
+    def _wait_s(self) -> float:
+        """Time until the batch is due; `IDLE_S` without one."""
         due_s = self.batch.due_s
-        wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
-        return events.get(wait_s)
+        return IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
 
     def _log_summary(self) -> None:
         now_s = self.monotonic_s()

@@ -25,6 +25,8 @@ RANGES_PER_RECEIPT: Final = 500
 """Keeps a receipt of ids without common parts under `custody.MAX_RECEIPT_BYTES`."""
 
 WAIT_S: Final = 0.05
+BURST_EVENTS: Final = 64
+BURST_BYTES: Final = 256 * 1024
 OVERHEAD_BYTES: Final = 600
 """Memory of a message besides its payload."""
 
@@ -86,16 +88,10 @@ def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMe
         return ClassifiedMessage(message, row, None)
     # The user property is set at each hop, so a gateway can raise the priority.
     hop = message.priority
-    row = LogRow(
-        received_us,
-        message.topic,
-        message.payload,
-        message_id.node,
-        message_id.boot,
-        message_id.seq,
-        hop if hop is not None and 1 <= hop <= LADDER.top else priority,
-        age_s=message.age_s,
-    )
+    pri = hop if hop is not None and 1 <= hop <= LADDER.top else priority
+    node, boot, seq = message_id.node, message_id.boot, message_id.seq
+    topic, payload, age_s = message.topic, message.payload, message.age_s
+    row = LogRow(received_us, topic, payload, node, boot, seq, pri, None, age_s)
     return ClassifiedMessage(message, row, message_id)
 
 
@@ -319,15 +315,27 @@ class IngestInbox:
         self._put_bytes += len(event.message.payload) + OVERHEAD_BYTES
         self._events.put(event)
 
-    def get(self, timeout_s: float) -> InboxEvent | None:
-        """Next event; None after the timeout."""
+    def take(self, timeout_s: float) -> list[InboxEvent]:
+        """Remove and return a burst: the waiting events, at most `BURST_EVENTS`.
+
+        Without any it waits for one; empty after the timeout. A message that makes
+        the burst larger than `BURST_BYTES` is its last event.
+        """
+        burst: list[InboxEvent] = []
+        size_bytes = 0
         try:
-            event = self._events.get(timeout=timeout_s)
+            burst.append(self._events.get(timeout=timeout_s))
+            while True:
+                event = burst[-1]
+                if isinstance(event, MessageArrived):
+                    size_bytes += len(event.message.payload) + OVERHEAD_BYTES
+                if len(burst) == BURST_EVENTS or size_bytes > BURST_BYTES:
+                    break
+                burst.append(self._events.get_nowait())
         except Empty:
-            return None
-        if isinstance(event, MessageArrived):
-            self._taken_bytes += len(event.message.payload) + OVERHEAD_BYTES
-        return event
+            pass
+        self._taken_bytes += size_bytes
+        return burst
 
     def is_empty(self) -> bool:
         """Whether no event waits."""

@@ -458,7 +458,10 @@ def _intact(rows: list[LogRow], table: pa.Table) -> list[bool]:
 
 
 def _row_sum(row: LogRow) -> int:
-    return zlib.crc32(f"{row.received_us} {row.topic} {row[3:]}".encode())
+    received_us, topic, _, node, boot, seq, pri, reason, age_s = row
+    # The text of the tuple row[3:], written by columns, in three quarters of the time.
+    rest = f"({node!r}, {boot!r}, {seq}, {pri}, {reason!r}, {age_s})"
+    return zlib.crc32(f"{received_us} {topic} {rest}".encode())
 
 
 def _rows(table: pa.Table) -> list[LogRow]:

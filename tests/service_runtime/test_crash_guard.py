@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,41 @@ def test_message_is_put_aside_after_two_crashes_in_a_row(tmp_path: Path) -> None
     assert base64.b64decode(stored["payload"]) == POISON
     assert stored["topic"] == TOPIC
     assert restarted.put_aside == 2
+
+
+@pytest.mark.parametrize("length", range(1775, 1830))
+def test_message_of_any_size_is_put_aside(tmp_path: Path, length: int) -> None:
+    """Up to some 1,800 bytes the slot has a copy of the message, above its digest."""
+    poison, like_it = bytes(length), bytes(length - 1) + b"\1"
+    crash(tmp_path, poison)
+    crash(tmp_path, poison)
+    restarted = guard(tmp_path)
+    assert not restarted.begin(TOPIC, poison)
+    assert restarted.begin(TOPIC, like_it)
+
+
+def test_copy_in_the_slot_is_of_the_last_message_only(tmp_path: Path) -> None:
+    """A longer message that was decoded before leaves bytes behind it."""
+    for _ in range(2):
+        busy = guard(tmp_path)
+        assert busy.begin(TOPIC, bytes(500))
+        busy.end()
+        crash(tmp_path)
+    restarted = guard(tmp_path)
+    assert not restarted.begin(TOPIC, POISON)
+    assert restarted.begin(TOPIC, bytes(500))
+
+
+def test_slot_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It had the digest of each message, small ones too: here of the first crash."""
+    digests = [
+        blake2b(content, digest_size=16).digest()
+        for content in (b"boot-1", POISON + b"\0" + TOPIC.encode())
+    ]
+    slot = b"yamguard" + digests[0] + b"\1" + bytes(7) + digests[1]
+    (tmp_path / "slot").write_bytes(slot.ljust(4096, b"\0"))
+    crash(tmp_path)
+    assert not guard(tmp_path).begin(TOPIC, POISON)
 
 
 def test_dead_letter_is_recognised_after_further_starts(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_interval_set_holds_what_a_set_holds(spans: list[tuple[int, int]]) -> No
 
     assert {seq for seq in range(-2, 80) if seq in ranges} == model
     assert ranges.count() == len(model)
+    assert IntervalSet.of(model) == ranges
     assert [seq for low, high in ranges for seq in range(low, high + 1)] == sorted(
         model
     )
@@ -92,6 +93,7 @@ def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
 def test_sets_with_equal_numbers_are_equal() -> None:
     """How the numbers were added makes no difference."""
     assert IntervalSet([(1, 2), (3, 4)]) == IntervalSet([(1, 4)])
+    assert IntervalSet.of([4, 1, 2, 2, 7]) == IntervalSet([(1, 2), (4, 4), (7, 7)])
     assert IntervalSet([(1, 2)]) != IntervalSet([(1, 3)])
     assert IntervalSet() != []
 

@@ -3,6 +3,8 @@
 import threading
 
 from backend_spark.ingest.messages import (
+    BURST_BYTES,
+    BURST_EVENTS,
     OVERHEAD_BYTES,
     IngestInbox,
     MessageArrived,
@@ -17,18 +19,33 @@ SIZE_BYTES = 400 + OVERHEAD_BYTES
 
 
 def test_events_keep_their_order_and_free_their_bytes() -> None:
-    """Bytes count from put to get."""
+    """Bytes count from put to take."""
     inbox = IngestInbox(10_000, threading.Event().wait)
     inbox.put_message(MESSAGE, lambda: None)
     stop = StopRequested()
     inbox.put(stop)
 
     assert inbox.waiting_bytes == SIZE_BYTES
-    assert inbox.get(1) is MESSAGE
+    assert inbox.take(1) == [MESSAGE, stop]
     assert inbox.waiting_bytes == 0
-    assert inbox.get(1) is stop
-    assert inbox.get(0.01) is None
+    assert inbox.take(0.01) == []
     assert inbox.is_empty()
+
+
+def test_burst_is_bounded_by_number_and_bytes() -> None:
+    """A loop that takes it sends its heartbeat in between."""
+    inbox = IngestInbox(2**40, threading.Event().wait)
+    large = MESSAGE._replace(
+        message=MESSAGE.message._replace(payload=bytes(BURST_BYTES))
+    )
+    events = [MESSAGE] * (BURST_EVENTS + 1) + [large, MESSAGE]
+    for event in events:
+        inbox.put_message(event, lambda: None)
+
+    assert inbox.take(1) == [MESSAGE] * BURST_EVENTS
+    assert inbox.take(1) == [MESSAGE, large]
+    assert inbox.take(1) == [MESSAGE]
+    assert inbox.waiting_bytes == 0
 
 
 def test_full_inbox_blocks_the_producer_which_keeps_its_heartbeat() -> None:
@@ -44,8 +61,9 @@ def test_full_inbox_blocks_the_producer_which_keeps_its_heartbeat() -> None:
     producer.start()
     assert beats.wait(60)
     assert inbox.waiting_bytes == 4 * SIZE_BYTES
-    for _ in range(6):
-        assert inbox.get(10) is MESSAGE
+    taken = 0
+    while taken < 6:
+        taken += len(inbox.take(10))
     producer.join(60)
 
     assert not producer.is_alive()
