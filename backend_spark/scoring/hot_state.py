@@ -12,7 +12,6 @@ three hours old, as saved states are when they are saved.
 """
 
 import math
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,6 +61,13 @@ MAX_NEWS_S: Final = 6 * 3600
 RECOMPUTE_SPREAD_S: Final = 20 * 3600
 """Time over which cells are scored from their saved state again, once a day."""
 
+RECOMPUTE_LEVEL: Final = 9
+"""S2 level of areas, of some 320 km2, whose cells have the same time for that: such
+cells need the same row groups of a day, and the same rain of the cells around."""
+
+_FACE_BITS: Final = 3
+_TOKEN_DIGITS: Final = 16
+_GOLDEN_RATIO: Final = 0.618_033_988_749_895
 
 _AT_S: Final = attrgetter("at_s")
 
@@ -96,12 +102,21 @@ class HotHead:
             touched_s: Unix time of the earliest new reading.
             digest: Of the present rules at this step.
         """
-        spread_s = zlib.crc32(cell.encode()) % RECOMPUTE_SPREAD_S + MIN_STATE_AGE_S
-        days = [
-            (at_s - spread_s) // STATE_INTERVAL_S for at_s in (self.cold_s, touched_s)
-        ]
+        due_s = _recompute_s(cell)
+        days = [(at_s - due_s) // STATE_INTERVAL_S for at_s in (self.cold_s, touched_s)]
         is_later = touched_s > self.at_s and touched_s >= self.at_s + self.margin_s
         return is_later and days[0] == days[1] and digest == self.digest
+
+
+def _recompute_s(cell: str) -> float:
+    """Time of day at which a cell is scored from its saved state again, in seconds.
+
+    Multiples of the golden ratio, modulo 1, are evenly spaced for any areas that follow
+    one another on S2's curve, so that as few as possible are due in the same pass.
+    """
+    id_ = int(cell.ljust(_TOKEN_DIGITS, "0"), 16)
+    area = id_ >> (4 * _TOKEN_DIGITS - _FACE_BITS - 2 * RECOMPUTE_LEVEL)
+    return MIN_STATE_AGE_S + RECOMPUTE_SPREAD_S * (area * _GOLDEN_RATIO % 1.0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -23,6 +24,8 @@ from backend_spark.scoring.cell_state import (
     last_valid_state_s,
 )
 from backend_spark.scoring.hot_state import (
+    RECOMPUTE_LEVEL,
+    HotHead,
     HotState,
     decode_hot,
     encode_hot,
@@ -40,6 +43,7 @@ from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 
 @dataclass
@@ -315,6 +319,37 @@ def test_new_rules_are_applied_from_a_saved_state() -> None:
 
     assert state.holds_for("c", touched_s, RULES.digest(state.at_s))
     assert not state.holds_for("c", touched_s, other.digest(state.at_s))
+
+
+def first_cold_hour(cell: str) -> float:
+    """Hours of a day until a cell is first scored from its saved state."""
+    midnight_s = T0 - T0 % 86_400
+    head = HotHead(midnight_s, cold_s=midnight_s)
+    return next(
+        quarter / 4
+        for quarter in range(1, 4 * 24)
+        if not head.holds_for(cell, midnight_s + quarter * 900.0, 0)
+    )
+
+
+def test_cells_of_an_area_are_scored_from_saved_states_together() -> None:
+    """They need the same row groups; the areas of a country have different times."""
+    areas = [
+        Cell.at(33 + n // 12 * 0.2, 133 + n % 12 * 0.2, RECOMPUTE_LEVEL)
+        for n in range(144)
+    ]
+    hours: Counter[float] = Counter()
+    for area in {each.token: each for each in areas}.values():
+        cells = {
+            Cell.at(lat_deg, lon_deg, ANALYSIS_LEVEL)
+            for lat_deg, lon_deg in (area.center(), *area.corners())
+        }
+        found = {first_cold_hour(cell.token) for cell in cells if area.contains(cell)}
+        assert len(found) == 1
+        hours.update(found)
+
+    assert hours.total() > 100
+    assert max(hours.values()) <= 3 * hours.total() / (4 * 20)
 
 
 def test_cell_is_scored_from_its_saved_state_once_a_day() -> None:
