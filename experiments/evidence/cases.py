@@ -190,7 +190,7 @@ ISSUE: Final = (
         row=2,
     ),
     Case(
-        "5 h at 16 mm/h told as one report, on wet soil",
+        "5 h at 16 mm/h in one report, on wet soil",
         lambda s: faults.report_once(_storm(s, 16.0, 13.0), 8.0, 13.0),
         (as_true(less=5),),
         hours=16.0,
