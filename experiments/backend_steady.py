@@ -6,7 +6,8 @@ the next steps, one pass after each pack, in ``local[2]``. CPU time is split int
 driver (this process), Spark's JVM and the Python workers; memory is the largest
 resident set of each kind of process. CPU time depends little on other programs on the
 machine, wall time does. With two numbers of nodes, the cost of a pass is given as a
-fixed part and a part for each cell, and extrapolated to ``--extrapolate`` cells.
+fixed part and a part for each cell, and extrapolated to ``--extrapolate`` cells: what
+grows faster than the network is not in it, so measure a large one as well.
 ``--restarts`` adds first passes after a start, with the hot states of the job before
 and without them in turn.
 
