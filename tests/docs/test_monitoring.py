@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -204,7 +203,7 @@ def test_dashboard_panels_do_not_overlap_and_have_unique_ids() -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="needs Prometheus' promtool")
+@pytest.mark.long
 def test_promtool_accepts_every_rule_and_expression(tmp_path: Path) -> None:
     """The dashboard's expressions are checked as recording rules."""
     recorded = [
