@@ -6,8 +6,8 @@ the process is killed. A slot that is set at the start of the program names the 
 that was being decoded when the program ended. The second time in a row the message is
 not decoded again: its bytes are written to the folder of dead letters.
 
-In the slot is a copy of the message, which takes half of the time of its digest; of a
-large one, and while messages are suspected or put aside, it is the digest.
+In the slot is a copy of the message, which takes less time than its digest; of a large
+one, and while messages are suspected or put aside, it is the digest.
 
 One handling without a crash clears the message. The slot is set for the microseconds of
 decoding only, so that two kills by an operator hardly ever hit the same message. A
@@ -47,6 +47,8 @@ _DIGEST_BYTES: Final = 16
 _BOOT: Final = slice(8, 24)
 _STATE: Final = 24
 _COPY_LENGTH: Final = slice(26, 28)
+"""0 if the slot has the digest."""
+
 _DIGEST: Final = slice(32, 32 + _DIGEST_BYTES)
 _SUSPECTS_AT: Final = 64
 _SUSPECT_BYTES: Final = _DIGEST_BYTES + 1
@@ -55,9 +57,8 @@ _COPY_BYTES: Final = _FILE_BYTES - _COPY_AT
 
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * _DIGEST_BYTES}}}")
 
-_IDLE, _MESSAGE, _GROUP, _MESSAGE_OF_GROUP, _COPY, _COPY_OF_GROUP = range(6)
-"""States of the slot: with the digest or a copy of a message, or a group, which is
-handled as a whole, without a slot per message."""
+_IDLE, _MESSAGE, _GROUP, _MESSAGE_OF_GROUP = range(4)
+"""States of the slot; a group is handled as a whole, without a slot per message."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,13 @@ class CrashGuard:
         if length <= _COPY_BYTES and not self._refused and not self._suspects:
             self._slot[_COPY_AT : _COPY_AT + length] = content
             self._slot[_COPY_LENGTH] = length.to_bytes(2)
-            self._slot[_STATE] = _COPY_OF_GROUP if self.is_cautious else _COPY
-            return True
-        self._digest = digest = _digest_of(content)
-        if digest in self._refused:
-            self._put_aside(topic, payload)
-            return False
-        self._slot[_DIGEST] = digest
+        else:
+            self._digest = _digest_of(content)
+            if self._digest in self._refused:
+                self._put_aside(topic, payload)
+                return False
+            self._slot[_DIGEST] = self._digest
+            self._slot[_COPY_LENGTH] = bytes(2)
         self._slot[_STATE] = _MESSAGE_OF_GROUP if self.is_cautious else _MESSAGE
         return True
 
@@ -220,17 +221,14 @@ class CrashGuard:
         self._refused |= {d for d, n in self._suspects.items() if n >= CRASHES}
 
     def _blame(self, state: int) -> None:
-        of_group = state in {_MESSAGE_OF_GROUP, _COPY_OF_GROUP}
-        self.is_cautious = of_group or state == _GROUP
-        if state in {_COPY, _COPY_OF_GROUP}:
-            length = int.from_bytes(self._slot[_COPY_LENGTH])
-            digest = _digest_of(self._slot[_COPY_AT : _COPY_AT + length])
-        elif state in {_MESSAGE, _MESSAGE_OF_GROUP}:
-            digest = self._slot[_DIGEST]
-        else:
+        self.is_cautious = state in {_GROUP, _MESSAGE_OF_GROUP}
+        if state not in {_MESSAGE, _MESSAGE_OF_GROUP}:
             return
+        digest = self._slot[_DIGEST]
+        if length := int.from_bytes(self._slot[_COPY_LENGTH]):
+            digest = _digest_of(self._slot[_COPY_AT : _COPY_AT + length])
         # The crash of its group was the first one.
-        crashes = CRASHES if of_group else 1
+        crashes = CRASHES if state == _MESSAGE_OF_GROUP else 1
         crashes += self._suspects.pop(digest, 0)
         self._suspects[digest] = min(crashes, CRASHES)
         log.warning(

@@ -9,6 +9,7 @@ Receipt on the wire (CBOR): ``{node: {boot: [low, high, low, high, ...]}}``.
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,14 +103,9 @@ class IntervalSet:
 
 def group_ids(ids: Iterable[MessageId]) -> dict[tuple[str, str], IntervalSet]:
     """Sequence numbers of some ids, by (node, boot)."""
-    found: dict[tuple[str, str], list[int]] = {}
+    found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for message_id in ids:
-        key = (message_id.node, message_id.boot)
-        numbers = found.get(key)
-        if numbers is None:
-            found[key] = [message_id.seq]
-        else:
-            numbers.append(message_id.seq)
+        found[message_id.node, message_id.boot].append(message_id.seq)
     return {key: IntervalSet.of(numbers) for key, numbers in found.items()}
 
 

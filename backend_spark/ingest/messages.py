@@ -3,6 +3,7 @@
 Nothing here touches a disk or a broker.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +28,8 @@ RANGES_PER_RECEIPT: Final = 500
 WAIT_S: Final = 0.05
 BURST_EVENTS: Final = 64
 BURST_BYTES: Final = 256 * 1024
+"""Bounds of what the loop processes between two heartbeats."""
+
 OVERHEAD_BYTES: Final = 600
 """Memory of a message besides its payload."""
 
@@ -231,17 +234,12 @@ def _ids_by_sender(
     arrivals: Iterable[ClassifiedMessage],
 ) -> dict[tuple[str, str | None], list[MessageId]]:
     """Ids to receipt by node and response topic: thousands have few topics."""
-    found: dict[tuple[str, str | None], list[MessageId]] = {}
+    found: defaultdict[tuple[str, str | None], list[MessageId]] = defaultdict(list)
     for message, row, message_id in arrivals:
         response_topic = message.response_topic
         if message_id is None or (row.reason is not None and response_topic is None):
             continue
-        key = (message_id.node, response_topic)
-        ids = found.get(key)
-        if ids is None:
-            found[key] = [message_id]
-        else:
-            ids.append(message_id)
+        found[message_id.node, response_topic].append(message_id)
     return found
 
 

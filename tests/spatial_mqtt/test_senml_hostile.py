@@ -335,3 +335,13 @@ def test_error_is_one_short_line() -> None:
     """A hostile value does not flood the log."""
     with pytest.raises(EnvelopeError, match=r"^record 0 v must be .{1,120}$"):
         decode_pack(cbor2.dumps([RECORD | {"v": "x" * 10_000}]))
+
+
+@pytest.mark.parametrize("labels", [("bn", -2), (-2, "bn"), (-2,), ("bn",)])
+def test_id_alone_is_that_of_the_pack(labels: tuple[str | int, ...]) -> None:
+    """With a label twice too: a receipt must be for the message that is stored."""
+    names = {label: f"n-{place}/" for place, label in enumerate(labels)}
+    record = names | {key: value for key, value in RECORD.items() if key != "bn"}
+    payload = cbor2.dumps([record])
+
+    assert decode_message_id(payload)[0] == decode_pack(payload).id

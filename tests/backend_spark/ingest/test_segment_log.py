@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from backend_spark.ingest.segment_log import (
     LogRow,
     SegmentName,
     SegmentWriter,
+    decode_segment,
+    encode_segment,
     list_segments,
     read_intact_segment,
     read_segment_ids,
@@ -74,6 +77,19 @@ def test_segment_of_an_earlier_version_gets_the_new_column(tmp_path: Path) -> No
     ((_, ids),) = read_segments(folder, ("seq", "age_s"))
     assert ids.to_pylist() == [{"seq": 0, "age_s": None}]
     assert read_intact_segment(path) == today
+
+
+def test_checksums_of_rows_are_those_of_earlier_versions() -> None:
+    """They are of the text of a tuple, whatever the columns contain."""
+    rows = [
+        row(1),
+        LogRow(1, "/4/'1\"", b"", "n'1", "b\\", 2**62, 5, None, 3),
+        LogRow(2, "/山", b"", reason="no id, got '\x00\n\u2028'"),
+    ]
+    texts = [f"{each.received_us} {each.topic} {each[3:]}" for each in rows]
+    table = decode_segment(encode_segment(rows), "here")
+
+    assert table["row_crc32"].to_pylist() == [zlib.crc32(t.encode()) for t in texts]
 
 
 def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
