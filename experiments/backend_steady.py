@@ -11,8 +11,8 @@ grows faster than the network is not in it, so measure a large one as well.
 ``--restarts`` adds first passes after a start, with the hot states of the job before
 and without them in turn.
 
-The western half of the cells has rain of 2 mm/h; a tilt meter has noise and a daily
-wave.
+The western half of the cells has rain, of ``--rain`` mm/h; a tilt meter has noise and a
+daily wave.
 """
 
 import cProfile
@@ -51,6 +51,7 @@ END_S: Final = 1_782_831_600
 """End of the history: 15:00 UTC, so that the last midnight is 15 hours before."""
 
 CALM_S, STORM_S = 600, 60
+TIP_MM: Final = 0.5
 PACKS_AT_ONCE: Final = 50_000
 MIN_COLUMNS: Final = 100
 TICK_S: Final = os.sysconf("SC_CLK_TCK")
@@ -122,15 +123,17 @@ class Network:
 
     Args:
         nodes: Number of nodes.
+        rain_mm_h: Mean rain of the western half.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, rain_mm_h: float) -> None:
         self._columns = max(MIN_COLUMNS, math.isqrt(nodes))
         places = ((33.0 + n // self._columns * 0.02, 133.0 + n % self._columns * 0.02)
                   for n in range(nodes))  # fmt: skip
         self._topics = [cell_topic(Cell.at(*place)) for place in places]
         self._random = random.Random(nodes)  # noqa: S311 - repeatable
         self._seq = 0
+        self._tips_per_s = rain_mm_h / TIP_MM / 3600
         self._rain_mm = [0.0] * nodes
 
     def packs(self, at_s: float, every_s: int) -> Iterator[dict[str, Any]]:
@@ -139,9 +142,9 @@ class Network:
         warm = 15 + 8 * math.sin(2 * math.pi * at_s / 86_400)
         for node, topic in enumerate(self._topics):
             is_wet = 2 * (node % self._columns) < self._columns
-            self._rain_mm[node] += 0.5 * (
-                is_wet and self._random.random() < every_s / 900
-            )
+            tips, rest = divmod(self._tips_per_s * every_s, 1)
+            tips += self._random.random() < rest
+            self._rain_mm[node] += TIP_MM * tips * is_wet
             sigma = self._random.gauss
             readings = (
                 Reading("rain", "mm", sum=self._rain_mm[node]),
@@ -186,6 +189,14 @@ class SteadyJob:
         if not is_warm:
             shutil.rmtree(self.pipeline.hot.folder)
         self.pipeline = job.make_pipeline(self._settings)
+
+    def lay_down(self, plan: "Plan") -> PassCost:
+        """Write and score the history."""
+        storm_s = END_S - round(plan.storm_h * 3600)
+        calm = range(storm_s - round(plan.calm_h * 3600), storm_s, CALM_S)
+        self.receive(calm, CALM_S)
+        self.receive(range(storm_s, END_S, plan.every_s), plan.every_s)
+        return self.run_pass()
 
     def receive(self, times_s: range, every_s: int) -> None:
         """Write the packs of some times, in batches."""
@@ -235,6 +246,7 @@ class Plan:
         passes: Passes that are.
         profiles: Folder of profiles of the driver; None without.
         restarts: Starts with hot states, and as many without, after these passes.
+        rain_mm_h: Rain of the western half.
     """
 
     calm_h: float
@@ -243,6 +255,7 @@ class Plan:
     passes: int
     profiles: Path | None = None
     restarts: int = 0
+    rain_mm_h: float = 2.0
 
     @property
     def every_s(self) -> int:
@@ -255,11 +268,13 @@ class Costs:
     """Costs of the passes of one number of nodes.
 
     Attributes:
+        first: The first scoring, of the whole history.
         running: Passes of a running job.
         warm: First passes after a start with hot states.
         cold: First passes after a start without.
     """
 
+    first: PassCost
     running: list[PassCost]
     warm: list[PassCost]
     cold: list[PassCost]
@@ -270,25 +285,23 @@ def run(session: SparkSession, nodes: int, plan: Plan) -> Costs:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "backend.toml"
         config.write_text(f'[backend]\ndata = "{folder}/data"\n')
-        steady = SteadyJob(session, read_settings(config), Network(nodes))
-        storm_s, every_s = END_S - round(plan.storm_h * 3600), plan.every_s
-        calm = range(storm_s - round(plan.calm_h * 3600), storm_s, CALM_S)
-        steady.receive(calm, CALM_S)
-        steady.receive(range(storm_s, END_S, every_s), every_s)
-        print(f"  {nodes} nodes, history: {steady.run_pass()}", flush=True)
+        network, every_s = Network(nodes, plan.rain_mm_h), plan.every_s
+        steady = SteadyJob(session, read_settings(config), network)
+        first = steady.lay_down(plan)
+        print(f"  {nodes} nodes, history: {first}; {Usage.now()}", flush=True)
         times_s = count(END_S, every_s)
 
         def step(profile: cProfile.Profile | None = None) -> PassCost:
             at_s = next(times_s)
             steady.receive(range(at_s, at_s + 1), every_s)
             cost = steady.run_pass(profile)
-            print(f"  {cost}", flush=True)
+            print(f"  {cost}; {Usage.now()}", flush=True)
             return cost
 
         profile = cProfile.Profile() if plan.profiles else None
         for _ in range(plan.warm):
             step()
-        costs = Costs([step(profile) for _ in range(plan.passes)], [], [])
+        costs = Costs(first, [step(profile) for _ in range(plan.passes)], [], [])
         if profile and plan.profiles:
             pstats.Stats(profile).dump_stats(plan.profiles / f"driver-{nodes}.prof")
         for number in range(2 * plan.restarts):
@@ -341,23 +354,25 @@ def line(name: str, cost: PassCost) -> list[object]:
 @click.option("--calm-hours", type=float, default=26.0)
 @click.option("--storm-hours", type=float, default=0.0)
 @click.option("--warm", type=int, default=2, help="Passes that are not counted.")
-@click.option("--passes", type=int, default=3)
+@click.option("--passes", type=int, default=3, help="0: the first scoring only.")
+@click.option("--rain", type=float, default=2.0, help="Of the western half, in mm/h.")
 @click.option("--extrapolate", type=int, default=20_000)
 @click.option("--profiles", type=click.Path(path_type=Path), help="Of the driver.")
 @click.option("--restarts", type=int, default=0, help="Starts, warm and cold each.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(  # noqa: PLR0913, PLR0917 - one for each option
     nodes: str, calm_hours: float, storm_hours: float, warm: int, passes: int,
-    extrapolate: int, profiles: Path | None, restarts: int, out: Path,
+    rain: float, extrapolate: int, profiles: Path | None, restarts: int, out: Path,
 ) -> None:  # fmt: skip
     """Measure the passes of a running job with hours of history."""
-    plan = Plan(calm_hours, storm_hours, warm, passes, profiles, restarts)
+    plan = Plan(calm_hours, storm_hours, warm, passes, profiles, restarts, rain)
     session = open_session("local[2]")
     measured = [run(session, int(each), plan) for each in nodes.split(",")]
     usage = Usage.now()
     session.stop()
-    costs = [average(each.running) for each in measured]
-    rows = [line("running job", cost) for cost in costs]
+    costs = [average(each.running) for each in measured if each.running]
+    rows = [line("first, of all history", each.first) for each in measured]
+    rows += [line("running job", cost) for cost in costs]
     if len(costs) > 1:
         more = extrapolated(costs[0], costs[-1], extrapolate)
         rows.append(line("extrapolated", more))

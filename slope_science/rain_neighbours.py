@@ -84,6 +84,66 @@ def check_beside(
     )
 
 
+MOST_AT_ONCE: Final = 64
+"""Most reports that are judged together: about an hour, if they come each minute."""
+
+
+def check_each_beside(
+    record: RainRecord, neighbours: Sequence[NeighbourGauge], times_s: Sequence[float]
+) -> list[Verdict]:
+    """Result of `check_beside` for each of some reports, ascending.
+
+    Reports of an hour share most of their rain. Where the least and the most rain of
+    all their durations exclude that a neighbour contradicts one of them, they are good
+    without a comparison of each; otherwise each half is judged so.
+    """
+    if not neighbours:
+        return [NOT_EVALUATED] * len(times_s)
+    verdicts: list[Verdict] = []
+    parts = [
+        times_s[first : first + MOST_AT_ONCE]
+        for first in range(0, len(times_s), MOST_AT_ONCE)
+    ][::-1]
+    while parts:
+        part = parts.pop()
+        if len(part) == 1:
+            verdicts.append(check_beside(record, neighbours, part[0]))
+        elif all(_agree_all(record, neighbours, part, each) for each in COMPARISONS):
+            verdicts += [GOOD] * len(part)
+        else:
+            half = len(part) // 2
+            parts += [part[half:], part[:half]]
+    return verdicts
+
+
+def _agree_all(
+    record: RainRecord,
+    neighbours: Sequence[NeighbourGauge],
+    times_s: Sequence[float],
+    limits: ComparisonLimits,
+) -> bool:
+    """Whether `_compare` certainly gives `GOOD` for each of some reports, ascending.
+
+    The rain of each duration lies between that of the time which all durations share
+    and that of all of them together.
+    """
+    first_s, last_s = (max(at_s - limits.seconds, record.times_s[1])
+                       for at_s in (times_s[0], times_s[-1]))  # fmt: skip
+    whole_s, shared_s = (first_s, times_s[-1]), (last_s, max(last_s, times_s[0]))
+    most_mm, least_s = record.rain_mm(*whole_s), _least_known_s(*whole_s)
+    is_any_known = False
+    for gauge in neighbours:
+        other = gauge.record
+        spans = _clipped(_known_spans(record, other, *whole_s), shared_s)
+        is_any_known = is_any_known or _length_s(spans) >= least_s
+        own_mm, other_mm = _rain_of(record, spans), _rain_of(other, spans)
+        is_within = most_mm + ROUNDING_MM < max(limits.excess_mm, other_mm * RATIO)
+        more_mm = _most_beside_mm(own_mm, limits)
+        if not is_within or other.rain_mm(*whole_s) + ROUNDING_MM >= more_mm:
+            return False
+    return is_any_known
+
+
 @dataclass(frozen=True)
 class _Witness:
     """Another gauge's rain of a duration, its votes, and the own rain of that time."""
@@ -161,22 +221,44 @@ def _in_known_time(
     Returns:
         None if that time is less than `KNOWN_SHARE` and `ENOUGH_KNOWN_S`.
     """
-    own_mm, other_mm = own.known_mm(from_s, to_s), other.known_mm(from_s, to_s)
-    if own_mm is not None and other_mm is not None:
-        return other_mm, own_mm
-    spans = [
-        (max(begin_s, other_begin_s), min(end_s, other_end_s))
-        for begin_s, end_s in own.known_spans(from_s, to_s)
-        for other_begin_s, other_end_s in other.known_spans(from_s, to_s)
-        if max(begin_s, other_begin_s) < min(end_s, other_end_s)
-    ]
-    least_s = min(KNOWN_SHARE * (to_s - from_s), ENOUGH_KNOWN_S)
-    if sum(end_s - begin_s for begin_s, end_s in spans) < least_s:
+    spans = _known_spans(own, other, from_s, to_s)
+    if _length_s(spans) < _least_known_s(from_s, to_s):
         return None
-    return (
-        sum(other.rain_mm(*span) for span in spans),
-        sum(own.rain_mm(*span) for span in spans),
-    )
+    return _rain_of(other, spans), _rain_of(own, spans)
+
+
+def _known_spans(
+    own: RainRecord, other: RainRecord, from_s: float, to_s: float
+) -> list[tuple[float, float]]:
+    """Times between two moments in which both gauges are known."""
+    if own.is_known(from_s, to_s) and other.is_known(from_s, to_s):
+        return [(from_s, to_s)]
+    others = other.known_spans(from_s, to_s)
+    return [
+        span
+        for each in own.known_spans(from_s, to_s)
+        for span in _clipped(others, each)
+    ]
+
+
+def _clipped(
+    spans: Iterable[tuple[float, float]], to: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """Spans of time within another one."""
+    both = ((max(begin_s, to[0]), min(end_s, to[1])) for begin_s, end_s in spans)
+    return [each for each in both if each[0] < each[1]]
+
+
+def _length_s(spans: Iterable[tuple[float, float]]) -> float:
+    return sum(end_s - begin_s for begin_s, end_s in spans)
+
+
+def _rain_of(record: RainRecord, spans: Iterable[tuple[float, float]]) -> float:
+    return sum(record.rain_mm(*span) for span in spans)
+
+
+def _least_known_s(from_s: float, to_s: float) -> float:
+    return min(KNOWN_SHARE * (to_s - from_s), ENOUGH_KNOWN_S)
 
 
 def _has_any(

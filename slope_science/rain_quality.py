@@ -118,37 +118,36 @@ class RainRecord:
         """Rain between two moments, as far as it was reported."""
         return self._total_mm(to_s) - self._total_mm(from_s)
 
-    def known_mm(self, from_s: float, to_s: float) -> float | None:
-        """Rain between two moments; None where a part of it is not known.
+    def is_known(self, from_s: float, to_s: float) -> bool:
+        """Whether all rain between two moments is known.
 
         Up to `MAX_REPORT_S` after the last report may be missing, as it is not due yet.
         """
-        times_s = self.times_s
+        times_s, blind_s = self.times_s, self.blind_s
         if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
-            return None
-        begin, end = self._place(from_s), self._place(to_s)
-        blind_s = self.blind_s
-        if blind_s[-1] > blind_s[begin[0]] and (
-            _interpolate(blind_s, *end) > _interpolate(blind_s, *begin)
-        ):
-            return None
-        return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
+            return False
+        begin = self._place(from_s)
+        if blind_s[-1] == blind_s[begin[0]]:
+            return True
+        end = self._place(to_s)
+        return _interpolate(blind_s, *end) <= _interpolate(blind_s, *begin)
 
     def known_spans(self, from_s: float, to_s: float) -> list[tuple[float, float]]:
         """Begin and end of the times between two moments of which the rain is known.
 
-        As in `known_mm`, up to `MAX_REPORT_S` after the last report may be missing.
+        As in `is_known`, up to `MAX_REPORT_S` after the last report may be missing.
         """
         times_s, spans = self.times_s, list[tuple[float, float]]()
         if not times_s:
             return spans
-        begin_s = max(from_s, times_s[0])
-        first = max(1, bisect_right(times_s, begin_s))
+        begin_s, blind_s = max(from_s, times_s[0]), self.blind_s
+        at = max(1, bisect_right(times_s, begin_s))
         end = min(bisect_left(times_s, to_s) + 1, len(times_s))
-        for at in range(first, end):
-            if self.blind_s[at] > self.blind_s[at - 1]:
-                spans.append((begin_s, times_s[at - 1]))
-                begin_s = times_s[at]
+        # The next blind interval is that with the next larger sum: few of a day are.
+        while (at := bisect_right(blind_s, blind_s[at - 1], at, max(at, end))) < end:
+            spans.append((begin_s, times_s[at - 1]))
+            begin_s = times_s[at]
+            at += 1
         is_due = to_s > times_s[-1] + MAX_REPORT_S
         spans.append((begin_s, times_s[-1] if is_due else to_s))
         return [each for each in spans if each[1] > each[0]]
@@ -165,11 +164,13 @@ class RainRecord:
         largest_mm = 0.0
         for at in range(first, min(end, len(self.times_s))):
             depth_mm = self.totals_mm[at] - self.totals_mm[at - 1]
+            if depth_mm < MIN_RELEASED_MM or depth_mm <= largest_mm:
+                continue
             length_s = self.times_s[at] - self.times_s[at - 1]
             limit_mm = rain_limit_mm(length_s) or math.inf
             is_one_shower = length_s > MAX_RELEASE_S and depth_mm <= limit_mm
-            if depth_mm >= MIN_RELEASED_MM and not is_one_shower:
-                largest_mm = max(largest_mm, depth_mm)
+            if not is_one_shower:
+                largest_mm = depth_mm
         return self.rain_mm(from_s, to_s) - largest_mm
 
     def _total_mm(self, at_s: float) -> float:

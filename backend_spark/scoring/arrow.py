@@ -57,8 +57,8 @@ CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.bin
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
 
 HOT_AT_ONCE = 120
-"""Cells for which the rain of those around is in memory: at a report a minute that of a
-cell takes 0.3 MB."""
+"""Cells whose new readings and the rain around them are in memory as objects: at a
+report a minute the rain of a cell takes 0.3 MB."""
 
 ROWS_AS_OBJECTS = 2_048
 """Rows that are Python objects at a time; as those a row takes ten times its memory."""
@@ -232,30 +232,47 @@ class HotScorer:
         """
         history = self._after_states(history)
         history = history.sort_by([("cell", "ascending"), ("at", "ascending")])
+        cells = list(self.rules)
+        return [
+            cell
+            for first in range(0, len(cells), HOT_AT_ONCE)
+            for cell in self._collect_some(
+                cells[first : first + HOT_AT_ONCE], history, into
+            )
+        ]
+
+    def _collect_some(
+        self, cells: Sequence[str], history: pa.Table, into: ScoreCollector
+    ) -> Iterator[str]:
+        """Score some cells of `collect`; only their readings become objects."""
+        history = self._with_rain_around(cells, history)
         known = self.reviews.mark(read_observations(history))
         numbers = dict(_numbers_by_cell(history))
         readings = {
             cell: known[each.start : each.stop] for cell, each in numbers.items()
         }
+        nearby = self._nearby(cells, readings)
         flags: list[tuple[int, Observation]] = []
-        rest = []
-        cells = list(self.rules)
-        for first in range(0, len(cells), HOT_AT_ONCE):
-            some = cells[first : first + HOT_AT_ONCE]
-            nearby = self._nearby(some, readings)
-            for cell in some:
-                found = self._score(cell, readings.get(cell, []), nearby[cell])
-                if found is None:
-                    rest.append(cell)
-                    continue
-                into.add(cell, found)
-                if found.reflagged:
-                    places = {_key_of(known[n]): n for n in numbers[cell]}
-                    flags += ((places[_key_of(o)], o) for o in found.reflagged)
-                if found.hot is not None:
-                    into.hot[cell] = encode_hot(found.hot)
+        for cell in cells:
+            found = self._score(cell, readings.get(cell, []), nearby[cell])
+            if found is None:
+                yield cell
+                continue
+            into.add(cell, found)
+            if found.reflagged:
+                places = {_key_of(known[n]): n for n in numbers[cell]}
+                flags += ((places[_key_of(o)], o) for o in found.reflagged)
+            if found.hot is not None:
+                into.hot[cell] = encode_hot(found.hot)
         into.add_flags(_flags_table(history, flags))
-        return rest
+
+    def _with_rain_around(self, cells: Sequence[str], history: pa.Table) -> pa.Table:
+        """Readings of some cells, and the rain of those around them."""
+        others = {token for cell in cells for _, token in self.around.get(cell, ())}
+        is_ours = pc.is_in(history["cell"], pa.array(cells, pa.string()))
+        is_near = pc.is_in(history["cell"], pa.array(others, pa.string()))
+        is_rain = pc.equal(history["name"], RAIN)
+        return history.filter(pc.or_(is_ours, pc.and_(is_near, is_rain)))
 
     def _score(
         self, cell: str, readings: Sequence[Observation], nearby: NearbyRain
@@ -327,14 +344,24 @@ def read_observations(history: pa.Table) -> list[Observation]:
     """Silver rows as observations."""
     columns = [
         [at_us / _MICRO for at_us in _micros(history, "at")],
-        *(history[name].to_pylist() for name in OBSERVATION_COLUMNS),
+        *(_values(history[name]) for name in OBSERVATION_COLUMNS),
         _micros(history, "received_at"),
-        *(history[name].to_pylist() for name in FLAG_COLUMNS),
+        *(_values(history[name]) for name in FLAG_COLUMNS),
         pc.fill_null(history["pri"], 1).to_pylist(),
-        history["why"].to_pylist(),
-        history["reason_codes"].to_pylist(),
+        _values(history["why"]),
+        _values(history["reason_codes"]),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Values of a column; equal strings are one object, as most of silver's are."""
+    if not pa.types.is_string(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    words = coded.dictionary.to_pylist()
+    return [words[number] for number in coded.indices.to_pylist()]
 
 
 def drop_before_horizon(known: list[Observation], horizon_s: int) -> list[Observation]:

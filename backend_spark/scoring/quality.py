@@ -42,7 +42,7 @@ from slope_science.quality import (
     check_spike,
     check_step,
 )
-from slope_science.rain_neighbours import check_beside
+from slope_science.rain_neighbours import check_each_beside
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
     NeighbourGauge,
@@ -159,11 +159,9 @@ def flag_with_neighbours(
         series.setdefault((o.node, o.name), []).append(o)
     flagged: list[Observation] = []
     for key, whole in series.items():
-        since_s = from_s - NEIGHBOUR_S - LOOK_BACK_S
-        begin = bisect_left(whole, since_s, key=_AT_S)
-        # The last one before is needed for the rain in between.
-        series[key] = whole[max(begin - 1, 0) :]
-        flagged += whole[: max(begin - 1, 0)]
+        first = _first_needed(whole, from_s - NEIGHBOUR_S - LOOK_BACK_S)
+        series[key] = whole[first:]
+        flagged += whole[:first]
     if records is None:
         records = find_rain_records(each for part in series.values() for each in part)
     gauges, clocks = _Gauges(records, nearby), _Clocks(series)
@@ -184,6 +182,17 @@ def flag_with_neighbours(
             for o, each in zip(readings[start:], verdicts, strict=True)
         ]
     return sorted(flagged, key=_BY_SERIES)
+
+
+def _first_needed(readings: Sequence[Observation], since_s: float) -> int:
+    """Index of the last usable reading before a time, or of the last report of rain.
+
+    A flat line begins at the one, the rain in between at the other.
+    """
+    first = max(0, bisect_left(readings, since_s, key=_AT_S) - 1)
+    while first and readings[first].name != RAIN and not _is_usable(readings[first]):
+        first -= 1
+    return first
 
 
 def _first_to_check(
@@ -447,13 +456,15 @@ def _gauge(
     bursts = find_bursts(record, since_s)
     before = readings[start - 1] if start else None
     earlier_mm = _value_before(readings[:start])
-    for o in readings[start:]:
+    times_s = [o.at_s for o in readings[start:]]
+    beside = check_each_beside(record, neighbours, times_s)
+    for o, verdict in zip(readings[start:], beside, strict=True):
         begin_s = before.at_s if before else o.at_s - FIRST_REPORT_S
         is_wet = record.rain_mm(begin_s, o.at_s) > 0
         verdicts = [
             quality.check_counter(before.sum if before else None, o.sum, earlier_mm),
             quality.check_frost(_latest(others.air, o.at_s)),
-            check_beside(record, neighbours, o.at_s),
+            verdict,
         ]
         if is_wet:
             verdicts += [

@@ -87,21 +87,21 @@ class ReceivedChanges:
         return replace(self, earliest_us=earliest_us, news=news)
 
     def groups(
-        self, max_cost: float, cost_of: Callable[[str], float]
+        self, max_cost: Callable[[], float], cost_of: Callable[[str], float]
     ) -> Iterator["ReceivedChanges"]:
         """Cells sorted by token, in groups with a limit of their cost.
 
         Args:
-            max_cost: Cost of a group of several cells.
+            max_cost: Gives the cost of the next group, if it has several cells.
             cost_of: Gives the cost of a cell.
         """
         group: list[str] = []
-        cost = 0.0
+        cost, most = 0.0, max_cost()
         for cell in sorted(self.earliest_us):
             cost += cost_of(cell)
-            if group and cost > max_cost:
+            if group and cost > most:
                 yield self._only(group)
-                group, cost = [], cost_of(cell)
+                group, cost, most = [], cost_of(cell), max_cost()
             group.append(cell)
         if group:
             yield self._only(group)

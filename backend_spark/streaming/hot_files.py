@@ -40,9 +40,8 @@ _SCHEMA = pa.schema([pa.field("cell", pa.string()), pa.field("body", pa.binary()
 def write_hot_states(folder: Path, bodies: Mapping[str, bytes]) -> str:
     """Write encoded hot states by cell; returns the name of the file."""
     rows = pa.table([list(bodies), list(bodies.values())], schema=_SCHEMA)
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
+    with pa.ipc.new_file(sink, _SCHEMA) as writer:
         writer.write_table(rows)
     data = sink.getvalue()
     file = folder / f"{uuid.uuid4()}-{zlib.crc32(data):08x}.arrow"

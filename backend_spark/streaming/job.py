@@ -414,6 +414,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         reviews=AppliedReviews(data, reviews, time.time),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
+        monotonic=time.monotonic,
         nearby_km=settings.score.nearby_km,
         settings_digest=zlib.crc32(repr(settings).encode()),
     )

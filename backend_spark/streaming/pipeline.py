@@ -14,6 +14,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -97,9 +98,16 @@ CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
 """Tables to which only the job that claimed them last may append."""
 
 CELLS_AT_ONCE: Final = 600
-"""Maximum number of cells that one Spark job scores from saved states, in one commit.
+"""Number of cells that the first Spark job of a pass scores from saved states, in one
+commit."""
 
-A stop waits for the end of a Spark job, half a minute of CPU time."""
+MOST_AT_ONCE: Final = 4 * CELLS_AT_ONCE
+"""Largest number of them in a later job. If these have a long history and the ones
+before had none, they take two minutes, after which systemd ends the program."""
+
+JOB_S: Final = 15.0
+"""Intended time of a Spark job, for which a stop waits. A job of cells with little
+history takes a second, of which the driver has a quarter whatever their number."""
 
 HOT_COST: Final = 1 / 16
 """Cost of scoring a cell from its hot state, relative to scoring from a saved state."""
@@ -125,6 +133,27 @@ ANALYST: Final = "JMA"
 """Cause of the revisions that a later analysis makes necessary."""
 
 
+@dataclass
+class GroupSize:
+    """Size of the groups of a pass, by the time that the last one took.
+
+    Attributes:
+        monotonic: The clock.
+        cells: Number of cells that are scored from saved states.
+    """
+
+    monotonic: Callable[[], float]
+    cells: float = field(default_factory=lambda: CELLS_AT_ONCE)
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure the time of a group, and set the size of the next one."""
+        began_s = self.monotonic()
+        yield
+        growth = min(2.0, JOB_S / max(0.1, self.monotonic() - began_s))
+        self.cells = min(MOST_AT_ONCE, max(CELLS_AT_ONCE, self.cells * growth))
+
+
 @dataclass(frozen=True)
 class ScoringPipeline:
     """Runs batches, and scores the cells that they change.
@@ -136,6 +165,7 @@ class ScoringPipeline:
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
+        monotonic: Clock for the time of a Spark job.
         nearby_km: Radius in which the gauges of other cells are compared.
         settings_digest: Of all settings; hot states of others are not used.
         pending: Changes to score.
@@ -150,6 +180,7 @@ class ScoringPipeline:
     cell_rules: CellRuleProvider
     horizon_s: int
     max_ahead_s: int
+    monotonic: Callable[[], float]
     nearby_km: float = 5.0
     settings_digest: int = 0
     applied: AppliedChanges | None = None
@@ -241,12 +272,14 @@ class ScoringPipeline:
         self.hot.begin()
         cells = self._find_cells(pending.changes, reviews)
         flags = FLAGS.empty_table()
-        for touched in cells.changes.groups(CELLS_AT_ONCE, self._cost_of):
+        size = GroupSize(self.monotonic)
+        for touched in cells.changes.groups(lambda: size.cells, self._cost_of):
             if must_stop is not None and must_stop():
                 if pending.batch_id is not None:
                     self.pending.add(pending.changes, pending.batch_id)
                 return
-            new_flags = self._score(session, touched, cells, until_us)
+            with size.measure():
+                new_flags = self._score(session, touched, cells, until_us)
             flags = pa.concat_tables([flags, new_flags])
             if flags.num_rows > FLAGS_AT_ONCE:
                 update_flags(self.tables / "silver", flags)

@@ -24,7 +24,7 @@ from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
 from backend_spark.streaming.changes import PassCells, ReceivedChanges
 from backend_spark.streaming.job import RestartingQuery
-from backend_spark.streaming.pipeline import ScoringPipeline
+from backend_spark.streaming.pipeline import GroupSize, ScoringPipeline
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
@@ -248,3 +248,20 @@ def test_pass_reports_the_thresholds_with_which_it_scored(
     assert set(after.cells) == {TOKENS[0]}
     assert (after.applied_s(TOKENS[0], number) or 0.0) > 0
     assert [levels[token] for token in TOKENS] == [4, 2]  # of the newest steps
+
+
+def test_groups_of_a_pass_grow_while_they_take_little_time() -> None:
+    """A stop waits for one of them; each costs the driver a quarter of a second."""
+    cells = [f"{number:05}" for number in range(20_000)]
+    changes = ReceivedChanges(dict.fromkeys(cells, 0), 0, {cell: [] for cell in cells})
+    seconds = iter([1, 2, 1, 5, 40, 1, 1, 20, *[1] * 10])
+    times_s = iter([at_s for each in seconds for at_s in (0, each)])
+    size, sizes = GroupSize(lambda: next(times_s)), list[int]()
+
+    for group in changes.groups(lambda: size.cells, lambda _: 1.0):
+        with size.measure():
+            sizes.append(len(group.earliest_us))
+
+    assert sizes[:5] == [600, 1200, 2400, 2400, 2400]
+    assert sizes[5:9] == [900, 1800, 2400, 1800]
+    assert sum(sizes) == len(cells)

@@ -1,11 +1,13 @@
 """Tests of rain gauges over several reports, and beside other gauges."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
 
+from slope_science import rain_neighbours
 from slope_science.quality import GOOD, NOT_EVALUATED, Flag, rain_limit_mm
-from slope_science.rain_neighbours import check_beside
+from slope_science.rain_neighbours import check_beside, check_each_beside
 from slope_science.rain_quality import (
     NeighbourGauge,
     RainRecord,
@@ -84,11 +86,12 @@ def test_rain_is_known_only_between_reports_of_an_hour_at_most() -> None:
     rain = record([0, 1, 1])
     rain.add(T0 + 2 * HOUR_S, 12.0)
 
-    assert rain.known_mm(T0, T0 + 1200) == 2
-    assert rain.known_mm(T0, T0 + 2 * HOUR_S) is None
+    assert rain.is_known(T0, T0 + 1200)
+    assert rain.rain_mm(T0, T0 + 1200) == 2
+    assert not rain.is_known(T0, T0 + 2 * HOUR_S)
     assert rain.rain_mm(T0 + 1200, T0 + 1200 + 3000) == 6
-    assert rain.known_mm(T0 - 1, T0 + 600) is None, "begin of the first is assumed"
-    assert rain.known_mm(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1) is None
+    assert not rain.is_known(T0 - 1, T0 + 600), "begin of the first is assumed"
+    assert not rain.is_known(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1)
 
 
 @pytest.mark.parametrize("every_s", [900.0, 2400.0, 3600.0])
@@ -282,3 +285,71 @@ def test_day_tells_a_wrong_unit_in_weak_rain() -> None:
     assert codes == [ReasonCode.UNDERCATCH, ReasonCode.ALONE]
     assert check_beside(steady(54 * 0.8, 24), others, end_s) == GOOD
     assert check_beside(truth, [], end_s) == NOT_EVALUATED
+
+
+def showers(source: Random, every_s: float) -> RainRecord:
+    """A gauge with spells of rain, lost and failed reports, over 30 hours."""
+    made, rate = RainRecord(), 0.0
+    factor = source.choice((0.0, 1.0, 1.0, 1.0, 1.0, 5.0, 25.0))
+    for n in range(round(30 * HOUR_S / every_s)):
+        if source.random() < every_s / 3 / HOUR_S:
+            rate = source.choice((0.0, 0.0, 2.0, 10.0, 40.0)) * factor
+        if source.random() < every_s / 30 / HOUR_S:
+            continue  # at a report in ten minutes or less this hides nothing
+        depth_mm = rate * source.uniform(0.5, 1.5) * every_s / HOUR_S
+        is_outage = 12 * HOUR_S < n * every_s < 14 * HOUR_S and factor > 1
+        if not is_outage:
+            failed = source.random() < every_s / 20 / HOUR_S
+            made.add(T0 + n * every_s + source.uniform(0, 30), depth_mm, failed=failed)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("every_s", [60.0, 600.0, 3600.0])
+def test_reports_judged_together_are_judged_as_each_is(
+    seed: int, every_s: float
+) -> None:
+    source = Random(seed)
+    own = showers(source, every_s)
+    others = [
+        NeighbourGauge(source.uniform(0.3, 6), showers(source, every_s))
+        for _ in range(source.choice((0, 1, 2, 8)))
+    ]
+    times_s = own.times_s[1:]
+    found = check_each_beside(own, others, times_s)
+    assert found == [check_beside(own, others, at_s) for at_s in times_s]
+
+
+@pytest.mark.parametrize("hours", [30, 9])
+def test_a_storm_at_all_gauges_needs_no_comparison_of_each(
+    hours: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report a minute: each of 60 would be compared with eight gauges."""
+    storm = [steady(60.0 * hours + n, hours, every_s=60.0) for n in range(9)]
+    for each in storm[1:]:  # begin later, and lack an hour and a half
+        each.times_s = [at_s + 5 for at_s in each.times_s]
+        for column in (each.times_s, each.totals_mm, each.blind_s):
+            del column[100:190]
+        each.blind_s[100:] = [blind_s + 5460 for blind_s in each.blind_s[100:]]
+    others = [NeighbourGauge(2.0, each) for each in storm[1:]]
+    monkeypatch.setattr(rain_neighbours, "_compare", None)  # a call fails
+    last_s = storm[0].times_s[-60:]
+    assert check_each_beside(storm[0], others, last_s) == [GOOD] * 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_known_spans_leave_out_each_blind_interval(seed: int) -> None:
+    source = Random(seed)
+    rain = showers(source, source.choice((60.0, 600.0, 3600.0)))
+    last_s = rain.times_s[-1]
+    from_s, to_s = sorted(source.uniform(T0 - HOUR_S, last_s + HOUR_S) for _ in "ab")
+    spans = rain.known_spans(from_s, to_s)
+    steps = zip(pairwise(rain.times_s), pairwise(rain.blind_s), strict=True)
+    blind = [(begin_s, end_s) for (begin_s, end_s), sums in steps if len(set(sums)) > 1]
+    begin_s = max(from_s, rain.times_s[0])
+    blind_s = sum(
+        max(0.0, min(to_s, blind[1]) - max(begin_s, blind[0])) for blind in blind
+    )
+    known_s = sum(end_s - begin_s for begin_s, end_s in spans)
+    assert known_s == pytest.approx(max(0.0, to_s - begin_s) - blind_s)
+    assert all(rain.is_known(*span) for span in spans)

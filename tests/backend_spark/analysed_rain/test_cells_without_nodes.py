@@ -1,5 +1,6 @@
 """Levels of cells that only the table of criteria names, from JMA's analyses."""
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +48,9 @@ def pipeline(tmp_path: Path, table: CriteriaTable) -> ScoringPipeline:
     node = {"node": "n1", "cell": cell_at_mesh(WITH_NODE)}
     append_rows(tables / "nodes", pa.Table.from_pylist([node], schema=NODES))
     rules = CellRuleProvider(table, analyses=AnalysisReader(tables))
-    return ScoringPipeline(tables.parent, tables, "app", rules, 60 * 86_400, 600)
+    return ScoringPipeline(
+        tables.parent, tables, "app", rules, 60 * 86_400, 600, time.monotonic
+    )
 
 
 @pytest.fixture
@@ -117,6 +120,7 @@ def test_each_time_has_one_row(pipeline: ScoringPipeline, load: Drop) -> None:
         pipeline.cell_rules,
         pipeline.horizon_s,
         600,
+        time.monotonic,
     )
     again.score_analyses()
 

@@ -1,7 +1,7 @@
 """Quality flags of readings: single, and compared with neighbours."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -221,6 +221,7 @@ VALUES = st.sampled_from([0.0, 0.01, 0.01, 0.6, 3.0, 95.0, None])
         max_size=40,
     )
 )
+@example([(60, 0.0), (60, 95.0), (90_000, 0.0), (60, 0.0), *[(600, 0.0)] * 6])
 def test_new_reading_changes_the_flag_of_the_last_usable_one_at_most(
     steps: list[tuple[int, float | None]],
 ) -> None:
