@@ -105,3 +105,34 @@ def test_page_is_made_from_the_table() -> None:
     written = (ROOT / "docs/reference/programs.md").read_text("utf-8")
 
     assert written == "\n".join(page()) + "\n", "run scripts/write-reference"
+
+
+TOOLS = ("cat", "dirname", "find", "grep", "ls", "paste", "sort", "tr")
+
+
+def test_debian_starts_no_server_of_the_packages_for_long_tests(tmp_path: Path) -> None:
+    """With several packages to install; before, only with a single one."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for tool in TOOLS:
+        (programs / tool).symlink_to(shutil.which(tool) or "")
+    for name, body in (("id", "echo 1000"), ("sudo", f'echo "$@" >> {tmp_path}/log')):
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    # Nothing is installed or set in this file system, and nothing changes outside.
+    script = (
+        "for f in /etc /usr/share/postgresql; do"
+        "  [ ! -d $f ] || mount -t tmpfs none $f; done;"
+        f"PATH={programs} exec /bin/bash {ROOT}/scripts/install-programs long"
+    )
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-euc", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine allows no mounts: {done.stderr}")
+
+    assert done.returncode == 0, done.stderr
+    commands = (tmp_path / "log").read_text().splitlines()
+    assert "apt-get install" in commands[-1]
+    assert {"postgresql-postgis", "prometheus"} <= set(commands[-1].split())
+    assert "tee /etc/postgresql-common/createcluster.d/yamamori.conf" in commands
+    assert "ln -s /dev/null /etc/systemd/system/prometheus.service" in commands
