@@ -369,8 +369,8 @@ class Uplink:
                 limit if self._limiter.is_unlimited else 1,
                 min(free_bytes, MAX_LEASE_BYTES),
             )
-            if not more:
-                break
+            if not more and self._builder.next_priority(now_s) in {None, priority}:
+                break  # otherwise a more urgent message was put meanwhile
             free_bytes = self._add_fitting(loads, more, free_bytes, now_s)
         pace_wait_s = self._in_flight.pace_wait_s(now_s)
         return loads, min(IDLE_POLL_S, pace_wait_s or IDLE_POLL_S)
