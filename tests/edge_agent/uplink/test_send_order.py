@@ -185,6 +185,106 @@ def bench() -> Bench:
     return made
 
 
+def test_lost_link_returns_urgent_messages_before_the_next_is_sent(
+    bench: Bench,
+) -> None:
+    """The events of the lost link and of the next one may be handled together."""
+
+    def reconnect() -> None:
+        bench.put(3)
+        bench.link.lose()
+        bench.link.open()
+
+    bench.run(bench.start, bench.acknowledge, reconnect)
+
+    assert bench.link.sent == [*URGENT, *URGENT, 3]
+
+
+def test_next_gateway_gets_urgent_messages_of_the_last_first(bench: Bench) -> None:
+    """A gateway that was killed has acknowledged them by its broker only."""
+
+    def switch() -> None:
+        bench.put(3)
+        bench.uplink.switch_to(SECOND)
+        bench.link.open()
+
+    bench.run(bench.start, bench.acknowledge, switch)
+
+    assert bench.link.sent == [*URGENT, 3]
+
+
+def test_withdrawn_offer_returns_urgent_messages_before_the_next_is_sent(
+    bench: Bench,
+) -> None:
+    """They wait for a receipt that cannot come."""
+
+    def withdraw() -> None:
+        bench.put(3)
+        bench.link.offer(is_withdrawn=True)
+
+    bench.run(bench.start, bench.acknowledge, withdraw)
+
+    assert bench.link.sent == [*URGENT, *URGENT, 3]
+
+
+def test_held_urgent_messages_are_sent_first_to_a_store(bench: Bench) -> None:
+    """A store that appears gets what a broker without one has acknowledged."""
+
+    def offer() -> None:
+        bench.put(3)
+        bench.link.offer()
+
+    def connect() -> None:
+        bench.uplink.switch_to(FIRST)
+        bench.link.open()
+
+    bench.run(connect, bench.acknowledge, bench.end_grace, offer)
+
+    assert bench.link.sent == [*URGENT, *URGENT, 3]
+
+
+def test_message_chosen_before_a_switch_is_not_sent_to_the_next_gateway(
+    bench: Bench,
+) -> None:
+    """Until the loop has handled the switch, urgent messages count as sent."""
+
+    def switch_before_lease() -> None:
+        bench.put(3)
+        bench.queue.meanwhile = lambda: bench.uplink.switch_to(SECOND)
+
+    bench.run(
+        bench.start,
+        bench.acknowledge,
+        switch_before_lease,
+        bench.open,
+    )
+
+    assert bench.link.sent == [*URGENT, 3]
+
+
+def test_message_chosen_before_a_reconnect_is_not_sent_on_the_new_connection(
+    bench: Bench,
+) -> None:
+    """The same, when the connection returns to the same gateway."""
+
+    def reconnect() -> None:
+        bench.link.lose()
+        bench.link.start()
+
+    def reconnect_before_lease() -> None:
+        bench.put(3)
+        bench.queue.meanwhile = reconnect
+
+    bench.run(
+        bench.start,
+        bench.acknowledge,
+        reconnect_before_lease,
+        bench.open,
+    )
+
+    assert bench.link.sent == [*URGENT, *URGENT, 3]
+
+
 @pytest.mark.parametrize(
     ("first", "later", "sent"),
     [(3, (5, 4, 5, 4, 3), [*URGENT, 3, 3]), (4, (5, 4), [5, 4, 4])],
