@@ -123,7 +123,7 @@ class PublicationBuilder:
         return max(waiting or 0, self._large.priority)
 
     def build_next(self, priority: int) -> OutgoingPublication | None:
-        """Build the next publication; None without a message."""
+        """Build the next publication; None if `PriorityScheduler.lease` has none."""
         if self._large is not None and priority <= self._large.priority:
             return self._next_chunk(self._large)
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
@@ -138,6 +138,8 @@ class PublicationBuilder:
         self, priority: int, max_count: int, max_bytes: int
     ) -> list[OutgoingPublication]:
         """Build the next publications: several if each contains one message.
+
+        Empty if `PriorityScheduler.lease` has none.
 
         Args:
             priority: Of all of them.

@@ -108,8 +108,19 @@ class PriorityScheduler:
             is_mixed: Whether they may have different topics.
 
         Returns:
-            The messages; empty only when the queue has none.
+            The messages; empty when the queue has none, or when an urgent one of a
+            higher priority was put since this priority was chosen. What was put after
+            that one would otherwise be leased as well, and be sent before it.
         """
+        batch = self._lease(priority, limit, max_bytes, is_mixed=is_mixed)
+        if batch and self._has_urgent_above(priority):
+            self._queue.release([m.seq for m in batch])
+            return []
+        return batch
+
+    def _lease(
+        self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool
+    ) -> list[QueuedMessage]:
         keep = list if is_mixed else self._of_one_topic
         batch = self._queue.lease(limit, max_bytes, priority=priority)
         if priority >= STRICT_FROM or not batch or not self.lateness_s(batch[0]):
@@ -136,6 +147,13 @@ class PriorityScheduler:
         """Age of a late message in seconds; None when it is not late."""
         age_s = self._queue.age_s(message)
         return int(age_s) if age_s is not None and age_s > self._late_after_s else None
+
+    def _has_urgent_above(self, priority: int) -> bool:
+        """Whether an urgent message of a higher priority waits."""
+        lowest = max(priority + 1, STRICT_FROM)
+        if lowest > LADDER.top:
+            return False
+        return max(self._queue.waiting_priorities(), default=0) >= lowest
 
     def _is_ripe(self, priority: int, now_s: float) -> bool:
         if priority > MAX_GATHER_PRIORITY:

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -37,6 +37,8 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
+    Publication,
+    SentPublication,
     Session,
     SessionConnection,
 )
@@ -65,7 +67,17 @@ class _PublishResult(NamedTuple):
 
 
 class _LinkHandler:
-    """Handler of one connection: passes its events to the uplink's thread."""
+    """Handler of one connection: passes its events to the uplink's thread.
+
+    The connection may be lost and be up again before that thread handles the first of
+    these events. Until it has handled both, nothing is sent: the messages of the lost
+    link still count as sent, and less urgent ones would be sent before them.
+
+    Attributes:
+        connection: The connection; set before it is started.
+    """
+
+    connection: SessionConnection | None = None
 
     def __init__(self, uplink: "Uplink", clock: Callable[[], float]) -> None:
         self._uplink = uplink
@@ -73,6 +85,14 @@ class _LinkHandler:
         self._receive_maximum = 0
         self._up_at_s = 0.0
         self._early: list[IncomingMessage] | None = None
+        self._lost_count = 0
+        self._opened_after: int | None = None
+
+    def publish(self, publications: Sequence[Publication]) -> list[SentPublication]:
+        """Publish in one write, unless a loss or a new link is not handled yet."""
+        if self.connection is None or self._opened_after != self._lost_count:
+            return []
+        return self.connection.publish_together(publications)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         self._receive_maximum = receive_maximum
@@ -81,12 +101,14 @@ class _LinkHandler:
 
     def on_subscribed(self) -> None:
         limit, round_trip_s = self._receive_maximum, self._clock() - self._up_at_s
-        self._uplink.post(lambda: self._uplink.on_link_up(limit, round_trip_s), self)
+        lost_count = self._lost_count
+        self._uplink.post(lambda: self._open(lost_count, limit, round_trip_s), self)
         early, self._early = self._early or [], None
         for message in early:
             self.on_message(message)
 
     def on_down(self, reason: str) -> None:
+        self._lost_count += 1
         self._uplink.post(lambda: self._uplink.on_link_down(reason), self)
 
     def on_message(self, message: IncomingMessage) -> None:
@@ -98,6 +120,11 @@ class _LinkHandler:
 
     def on_published(self, token: int, refused: str | None) -> None:
         self._uplink.on_answer(_PublishResult(self, token, refused, self._clock()))
+
+    def _open(self, lost_count: int, limit: int, round_trip_s: float) -> None:
+        """Permit to send; runs in the uplink's thread."""
+        self._opened_after = lost_count
+        self._uplink.on_link_up(limit, round_trip_s)
 
 
 log = logging.getLogger(__name__)
@@ -205,7 +232,7 @@ class Uplink:
             ),
             keepalive_s=self._sender.keepalive_s,
         )
-        self._connection = self._connect(endpoint, session, link)
+        link.connection = self._connection = self._connect(endpoint, session, link)
         self._connection.start()
 
     def wake(self) -> None:
@@ -217,9 +244,11 @@ class Uplink:
         while not self._stop.is_set():
             beat()
             self._handle_answers()
+            # Before the next selection: less urgent messages would pass those that
+            # a lost link or an offer has returned.
+            self._settle()
             wait_s = self._send_all()
             self._hurry_if_urgent()
-            self._settle()
             self._update_unserved_since()
             self._run_events(wait_s)
         self._settle(everything=True)
@@ -369,8 +398,8 @@ class Uplink:
                 limit if self._limiter.is_unlimited else 1,
                 min(free_bytes, MAX_LEASE_BYTES),
             )
-            if not more:
-                break
+            if not more and self._builder.next_priority(now_s) in {None, priority}:
+                break  # otherwise a more urgent message was put meanwhile
             free_bytes = self._add_fitting(loads, more, free_bytes, now_s)
         pace_wait_s = self._in_flight.pace_wait_s(now_s)
         return loads, min(IDLE_POLL_S, pace_wait_s or IDLE_POLL_S)
@@ -401,10 +430,9 @@ class Uplink:
 
     def _publish(self, loads: list[OutgoingPublication], now_s: float) -> bool:
         """Pass a write to the connection; whether it accepted all of it."""
-        packets = []
-        if self._connection is not None:
-            publications = [load.publication for load in loads]
-            packets = self._connection.publish_together(publications)
+        link = self._link
+        publications = [load.publication for load in loads]
+        packets = link.publish(publications) if link is not None else []
         sizes = [
             wire_bytes(packet.size_bytes, is_first=number == 0)
             for number, packet in enumerate(packets)
