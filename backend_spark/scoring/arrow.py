@@ -232,18 +232,15 @@ class HotScorer:
         """
         history = self._after_states(history)
         history = history.sort_by([("cell", "ascending"), ("at", "ascending")])
-        cells = list(self.rules)
-        return [
-            cell
-            for first in range(0, len(cells), HOT_AT_ONCE)
-            for cell in self._collect_some(
-                cells[first : first + HOT_AT_ONCE], history, into
-            )
-        ]
+        cells, rest = list(self.rules), list[str]()
+        for first in range(0, len(cells), HOT_AT_ONCE):
+            some = cells[first : first + HOT_AT_ONCE]
+            rest += self._collect_some(some, history, into)
+        return rest
 
     def _collect_some(
         self, cells: Sequence[str], history: pa.Table, into: ScoreCollector
-    ) -> Iterator[str]:
+    ) -> list[str]:
         """Score some cells of `collect`; only their readings become objects."""
         history = self._with_rain_around(cells, history)
         known = self.reviews.mark(read_observations(history))
@@ -253,10 +250,11 @@ class HotScorer:
         }
         nearby = self._nearby(cells, readings)
         flags: list[tuple[int, Observation]] = []
+        rest = []
         for cell in cells:
             found = self._score(cell, readings.get(cell, []), nearby[cell])
             if found is None:
-                yield cell
+                rest.append(cell)
                 continue
             into.add(cell, found)
             if found.reflagged:
@@ -265,12 +263,13 @@ class HotScorer:
             if found.hot is not None:
                 into.hot[cell] = encode_hot(found.hot)
         into.add_flags(_flags_table(history, flags))
+        return rest
 
     def _with_rain_around(self, cells: Sequence[str], history: pa.Table) -> pa.Table:
         """Readings of some cells, and the rain of those around them."""
         others = {token for cell in cells for _, token in self.around.get(cell, ())}
         is_ours = pc.is_in(history["cell"], pa.array(cells, pa.string()))
-        is_near = pc.is_in(history["cell"], pa.array(others, pa.string()))
+        is_near = pc.is_in(history["cell"], pa.array(sorted(others), pa.string()))
         is_rain = pc.equal(history["name"], RAIN)
         return history.filter(pc.or_(is_ours, pc.and_(is_near, is_rain)))
 
