@@ -51,7 +51,7 @@ IDLE_S = 1.5
 
 CHANGE_S = 8.0
 FAST = Shape(10_000_000)
-CDF_S = [n * 0.02 for n in range(181)]
+CDF_S = [n * 0.02 for n in range(111)]
 
 
 @dataclass(frozen=True)

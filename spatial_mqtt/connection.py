@@ -142,6 +142,17 @@ class Connection:
         """Shorten the wait for the next attempt: an urgent message is queued."""
         self._hurry.set()
 
+    def renew_if_stuck(self) -> None:
+        """Connect anew if TCP would repeat lost data only after a long wait.
+
+        After an outage the wait is up to as long as the outage was. A broker that is
+        only slow acknowledges the data in its kernel, and its connection stays.
+        """
+        client = self._client
+        if client is not None and client.is_connected() and client.is_stuck():
+            log.info("%s: nothing arrives, connecting anew", self.endpoint)
+            client.abort()
+
     def stop(self, send_disconnect: bool = True) -> None:
         """Disconnect for good.
 

@@ -15,6 +15,7 @@ Source: MQTT 5.0 section 3.3.2.3.4.
 
 import socket
 import ssl
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -104,8 +105,18 @@ first would seem to have taken as long as the last."""
 
 TCP_RTO_MAX_MS = 44
 MAX_REPEAT_MS = 3000
-"""Longest wait before TCP repeats a segment. The wait doubles with each repetition, so
-that after an outage of 30 s the link would stay idle for up to 20 s more."""
+"""Longest wait before TCP repeats a segment, for connections that are not renewed."""
+
+STUCK_REPEATS: Final = 3
+STUCK_WAIT_S: Final = 2.5
+"""Repetitions of a segment without an answer, and wait for the next one, from which a
+new connection is faster. The wait doubles each time, up to `MAX_REPEAT_MS` or, before
+Linux 6.15, two minutes."""
+
+TCP_INFO: Final = struct.Struct("=2xB5xI")
+"""Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
+
+LINGER: Final = struct.Struct("=ii")
 
 
 class BatchingClient(paho.Client):
@@ -170,6 +181,27 @@ class BatchingClient(paho.Client):
                 handed.append(sent)
             self._send(codec.PUBLISH, packets)
         return handed
+
+    def is_stuck(self) -> bool:
+        """Whether TCP waits for long before it repeats once more what was lost."""
+        sock = self._sock
+        if not isinstance(sock, socket.socket):
+            return False
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        except OSError:  # closed meanwhile
+            return False
+        repeats, wait_us = TCP_INFO.unpack(info)
+        return bool(repeats >= STUCK_REPEATS and wait_us > STUCK_WAIT_S * 1_000_000)
+
+    def abort(self) -> None:
+        """End the connection; what the kernel has not sent is discarded."""
+        sock = self._sock
+        if isinstance(sock, socket.socket):
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER.pack(1, 0))
+                # Not by the method of an SSL socket, which paho's thread uses.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def acknowledge(self, deliveries: Iterable[IncomingMessage]) -> None:
         """Acknowledge messages of this connection, in one write."""

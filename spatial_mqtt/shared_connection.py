@@ -64,6 +64,12 @@ class SharedSession:
         if connection is not None:
             connection.reconnect_soon()
 
+    def renew_if_stuck(self) -> None:
+        """Connect all parts anew; see `Connection.renew_if_stuck`."""
+        connection = self._shared.connection
+        if connection is not None:
+            connection.renew_if_stuck()
+
     def publish(self, publication: Publication) -> int | None:
         """Publish one message; see `Connection.publish`."""
         sent = self.publish_together([publication])

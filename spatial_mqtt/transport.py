@@ -175,6 +175,9 @@ class SessionConnection(Protocol):
     def reconnect_soon(self) -> None:
         """Shorten the wait for the next attempt."""
 
+    def renew_if_stuck(self) -> None:
+        """Connect anew if TCP would repeat lost data only after a long wait."""
+
     def publish(self, publication: Publication) -> int | None:
         """Publish one message; return its token, or None if it was not sent."""
 

@@ -244,14 +244,14 @@ class InFlight:
         has_store = bool(stores - self._offline) if stores else self._has_subscriber
         return self._is_up and has_store and not self._is_silent(now_s)
 
+    def silence_s(self, now_s: float) -> float:
+        """Time for which the broker has answered none of the bytes in flight."""
+        return now_s - self._last_answer_s if self._in_flight else 0.0
+
     def _is_silent(self, now_s: float) -> bool:
         """Whether the broker does not answer for longer than the slowest link takes."""
         timeout_s = SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
-        return self._silence_s(now_s) > timeout_s
-
-    def _silence_s(self, now_s: float) -> float:
-        """Time for which the broker has answered none of the bytes in flight."""
-        return now_s - self._last_answer_s if self._in_flight else 0.0
+        return self.silence_s(now_s) > timeout_s
 
     def sendable_bytes(self, now_s: float, *, is_urgent: bool = False) -> int:
         """Bytes that may be sent now in one write; 0 when none may be.
@@ -270,7 +270,7 @@ class InFlight:
             return 0
         limit_bytes = self._window.limit_bytes
         if is_urgent:
-            segments = 1 + int(self._silence_s(now_s) / SILENT_SEGMENT_S)
+            segments = 1 + int(self.silence_s(now_s) / SILENT_SEGMENT_S)
             free_bytes = limit_bytes - self._window.bytes_in_flight
             return max(free_bytes + segments * SEGMENT_BYTES, 0)
         free_bytes = self._window.free_bytes(now_s)

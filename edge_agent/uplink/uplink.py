@@ -132,6 +132,9 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 0.25
 """Poll interval of the queue, for messages that another process has put."""
 
+SILENT_LINK_S = 4.0
+"""Time without an answer after which a connection that is stuck is renewed."""
+
 MAX_BURST = 64
 """Maximum number of publications in one write."""
 
@@ -249,6 +252,7 @@ class Uplink:
             self._settle()
             wait_s = self._send_all()
             self._hurry_if_urgent()
+            self._renew_stuck_link()
             self._update_unserved_since()
             self._run_events(wait_s)
         self._settle(everything=True)
@@ -459,6 +463,12 @@ class Uplink:
             self._queue.release([message.seq])
             if LADDER.is_urgent(message.priority):
                 self._connection.reconnect_soon()
+
+    def _renew_stuck_link(self) -> None:
+        """Connect anew where TCP waits for long before it repeats what was lost."""
+        is_silent = self._in_flight.silence_s(self._clock()) > SILENT_LINK_S
+        if is_silent and self.down_since_s is None and self._connection is not None:
+            self._connection.renew_if_stuck()
 
     def _update_unserved_since(self) -> None:
         now_s = self._clock()

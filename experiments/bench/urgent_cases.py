@@ -136,9 +136,8 @@ OTHER_TRANSPORTS = (
 )
 
 CUT_BAR_S = 3.6
-"""TCP repeats what a cut link has lost after at most three seconds. The broker's TCP
-repeats its answers when it likes, up to as long after the cut as that lasted; so the
-bar for the goodput is lower."""
+"""After a cut the uplink connects anew, which takes up to two seconds between attempts
+and some round trips; in that time nothing is carried."""
 
 CHANGING = (
     Case(

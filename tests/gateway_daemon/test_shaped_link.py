@@ -1,4 +1,4 @@
-"""Priorities at the gateway: a slow link to the broker drains by priority.
+"""Uplinks on a slow link: it drains by priority, and is renewed after an outage.
 
 Two network namespaces joined by a link of 60 kbps. The order of arrival is tested,
 not the time.
@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from conftest import wait_until
 
 from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.net import FAR_ADDRESS, Net, Shape
@@ -93,3 +94,32 @@ def test_plain_publishers_get_the_default_priority_of_their_gateway(
     )
 
     assert len(order) == 2 * EACH
+
+
+def test_link_is_connected_anew_while_tcp_waits_to_repeat(site: Site[Net]) -> None:
+    """TCP would wait for up to as long after the outage as it lasted."""
+    near, far, backlog, urgent = site.net.near, site.net.far, 60, 4
+    site.mosquitto("remote", far, PORT, *NO_LIMITS)
+    site.python(
+        "receiver", far, "experiments.bench.receiver", "--port", PORT, "--receipts",
+        "--filter", "/forward/#", "--urgent", urgent, "--backlog", backlog,
+        "--out", site.path("receiver"),
+    )  # fmt: skip
+    site.wait_for_words("receiver", "ready")
+    site.net.shape(LINK)
+    site.python(
+        "sender", near, "experiments.bench.sender", "--by", "uplink",
+        "--host", FAR_ADDRESS, "--port", PORT, "--every", 2, "--idle", 1,
+        "--urgent", urgent, "--urgent-bytes", 200,
+        "--backlog", backlog, "--backlog-bytes", 1000, "--out", site.path("sender"),
+    )  # fmt: skip
+    site.wait_for_words("sender", "ready")
+    before = site.net.sent_bytes()
+    wait_until(lambda: site.net.sent_bytes() > before + 20_000)
+
+    site.net.cut(is_cut=True)
+    site.wait_for_words("sender", "connecting anew", 60.0)
+    site.net.cut(is_cut=False)
+
+    assert site.wait_for_end("receiver", 90.0), site.last_words()
+    assert len(site.result("receiver")) == backlog + urgent

@@ -11,6 +11,7 @@ from spatial_mqtt.priority import Ladder
 from spatial_mqtt.topics import (
     CELL_FILTERS,
     FORWARD_FILTER,
+    MAX_TOPIC_CHARS,
     OFFER_FILTER,
     ForwardTopic,
     cell_filter,
@@ -40,8 +41,11 @@ LEVEL = st.one_of(
     .filter(bool)
     .filter(lambda level: not level.startswith("pri")),
 )
-PATHS = st.lists(LEVEL, min_size=1, max_size=6).map(
-    lambda levels: "/" + "/".join(levels)
+PATHS = (
+    st
+    .lists(LEVEL, min_size=1, max_size=6)
+    .map(lambda levels: "/" + "/".join(levels))
+    .filter(lambda path: len(path) < MAX_TOPIC_CHARS - 100)
 )
 NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True).filter(
     lambda node: node != "offer"
