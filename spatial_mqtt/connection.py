@@ -150,8 +150,7 @@ class Connection:
         """
         client = self._client
         if client is not None and client.is_connected() and client.is_stuck():
-            log.info("%s: nothing arrives, connecting anew", self.endpoint)
-            client.abort()
+            client.abort("nothing arrives")
 
     def stop(self, send_disconnect: bool = True) -> None:
         """Disconnect for good.
@@ -297,7 +296,7 @@ class Connection:
             self._client = None
             client.loop_stop()
         reason = tls.describe_tls_error(client.fault) if client.fault else ""
-        reason = reason or (reasons[0] if reasons else "closed")
+        reason = client.aborted or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
         return reason

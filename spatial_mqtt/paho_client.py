@@ -147,6 +147,7 @@ class BatchingClient(paho.Client):
         self.aliases = TopicAliases()
         self.heartbeat: Heartbeat = no_heartbeat
         self.fault: ssl.SSLError | None = None
+        self.aborted = ""
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
         self._unacknowledged: set[int] = set()
@@ -184,19 +185,19 @@ class BatchingClient(paho.Client):
 
     def is_stuck(self) -> bool:
         """Whether TCP waits for long before it repeats once more what was lost."""
-        sock = self._sock
-        if not isinstance(sock, socket.socket):
+        sock, option = self._sock, getattr(socket, "TCP_INFO", None)
+        if not isinstance(sock, socket.socket) or option is None:
             return False
         try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+            info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO.size)
         except OSError:  # closed meanwhile
             return False
         repeats, wait_us = TCP_INFO.unpack(info)
         return bool(repeats >= STUCK_REPEATS and wait_us > STUCK_WAIT_S * 1_000_000)
 
-    def abort(self) -> None:
+    def abort(self, reason: str) -> None:
         """End the connection; what the kernel has not sent is discarded."""
-        sock = self._sock
+        self.aborted, sock = reason, self._sock
         if isinstance(sock, socket.socket):
             with suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER.pack(1, 0))

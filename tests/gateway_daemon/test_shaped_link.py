@@ -118,7 +118,7 @@ def test_link_is_connected_anew_while_tcp_waits_to_repeat(site: Site[Net]) -> No
     wait_until(lambda: site.net.sent_bytes() > before + 20_000)
 
     site.net.cut(is_cut=True)
-    site.wait_for_words("sender", "connecting anew", 60.0)
+    site.wait_for_words("sender", "nothing arrives; next try", 60.0)
     site.net.cut(is_cut=False)
 
     assert site.wait_for_end("receiver", 90.0), site.last_words()
