@@ -55,9 +55,11 @@ class Tpm:
             "--ctrl", f"type=unixio,path={socket}.ctrl",
             "--flags", "not-need-init,startup-clear",
         )  # fmt: skip
-        wait_until(lambda: (folder / "bus").exists() and socket.exists())
+        sockets = (folder / "bus", socket, folder / "tpm.ctrl")
+        wait_until(lambda: all(each.exists() for each in sockets))
         tcti = f"swtpm:path={socket}"
-        self._start("tpm2-abrmd", "--session", "--allow-root", "--tcti", tcti)
+        self._broker = "tpm2-abrmd", "--session", "--allow-root", "--tcti", tcti
+        self._start(*self._broker)
         wait_until(self._answers)
 
     def stop(self) -> None:
@@ -72,6 +74,9 @@ class Tpm:
             )
 
     def _answers(self) -> bool:
+        if self._processes[-1].poll() is not None:  # the TPM did not answer yet
+            self._processes.pop()
+            self._start(*self._broker)
         command = ["openssl", "list", "-providers", "-provider", "tpm2"]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, check=False
