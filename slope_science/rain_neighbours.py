@@ -25,6 +25,9 @@ from slope_science.rain_quality import (
 )
 from slope_science.reason_codes import ReasonCode
 
+Span = tuple[float, float]
+"""Begin and end of a time, Unix seconds."""
+
 
 @dataclass(frozen=True)
 class ComparisonLimits:
@@ -129,17 +132,18 @@ def _agree_all(
     """
     first_s, last_s = (max(at_s - limits.seconds, record.times_s[1])
                        for at_s in (times_s[0], times_s[-1]))  # fmt: skip
-    whole_s, shared_s = (first_s, times_s[-1]), (last_s, max(last_s, times_s[0]))
-    most_mm, least_s = record.rain_mm(*whole_s), _least_known_s(*whole_s)
+    whole, shared = (first_s, times_s[-1]), (last_s, max(last_s, times_s[0]))
+    ours = record.known_spans(*whole)
+    most_mm, least_s = record.rain_mm(*whole), _least_known_s(whole)
     is_any_known = False
     for gauge in neighbours:
         other = gauge.record
-        spans = _clipped(_known_spans(record, other, *whole_s), shared_s)
+        spans = _clipped(_known_to_both(ours, other, whole), shared)
         is_any_known = is_any_known or _length_s(spans) >= least_s
         own_mm, other_mm = _rain_of(record, spans), _rain_of(other, spans)
         is_within = most_mm + ROUNDING_MM < max(limits.excess_mm, other_mm * RATIO)
         more_mm = _most_beside_mm(own_mm, limits)
-        if not is_within or other.rain_mm(*whole_s) + ROUNDING_MM >= more_mm:
+        if not is_within or other.rain_mm(*whole) + ROUNDING_MM >= more_mm:
             return False
     return is_any_known
 
@@ -168,17 +172,18 @@ def _compare(
 ) -> Verdict:
     # In a record that is shorter, what has fallen so far is compared.
     from_s = max(at_s - limits.seconds, record.times_s[1])
-    own_mm = record.rain_mm(from_s, at_s)
+    whole, ours = (from_s, at_s), record.known_spans(from_s, at_s)
+    own_mm = record.rain_mm(*whole)
     least_mm = _most_beside_mm(own_mm, limits)
     records = [gauge.record for gauge in neighbours]
-    if own_mm < limits.excess_mm and not _has_any(records, (from_s, at_s), least_mm):
+    if own_mm < limits.excess_mm and not _has_any(records, whole, least_mm):
         # Nothing contradicts it; of the neighbours only whether one is known matters.
-        known_mm = (_in_known_time(record, each, from_s, at_s) for each in records)
+        known_mm = (_in_known_time(record, ours, each, whole) for each in records)
         return NOT_EVALUATED if all(each is None for each in known_mm) else GOOD
     known = [
         _Witness(*both, _votes(both[0], gauge.distance_km), gauge.record)
         for gauge in neighbours
-        if (both := _in_known_time(record, gauge.record, from_s, at_s)) is not None
+        if (both := _in_known_time(record, ours, gauge.record, whole)) is not None
     ]
     if not known:
         return NOT_EVALUATED
@@ -211,64 +216,58 @@ are not higher."""
 
 
 def _in_known_time(
-    own: RainRecord, other: RainRecord, from_s: float, to_s: float
+    own: RainRecord, ours: Sequence[Span], other: RainRecord, whole: Span
 ) -> tuple[float, float] | None:
     """Rain of another gauge and of a gauge in the time in which both are known.
 
     A gauge that lacks a report is compared by its others: the rain of neither counts
     in the time of the missing one.
 
+    Args:
+        own: The gauge.
+        ours: Its known time.
+        other: The other gauge.
+        whole: The time in which they are compared.
+
     Returns:
         None if that time is less than `KNOWN_SHARE` and `ENOUGH_KNOWN_S`.
     """
-    spans = _known_spans(own, other, from_s, to_s)
-    if _length_s(spans) < _least_known_s(from_s, to_s):
+    spans = _known_to_both(ours, other, whole)
+    if _length_s(spans) < _least_known_s(whole):
         return None
     return _rain_of(other, spans), _rain_of(own, spans)
 
 
-def _known_spans(
-    own: RainRecord, other: RainRecord, from_s: float, to_s: float
-) -> list[tuple[float, float]]:
-    """Times between two moments in which both gauges are known."""
-    if own.is_known(from_s, to_s) and other.is_known(from_s, to_s):
-        return [(from_s, to_s)]
-    others = other.known_spans(from_s, to_s)
-    return [
-        span
-        for each in own.known_spans(from_s, to_s)
-        for span in _clipped(others, each)
-    ]
+def _known_to_both(ours: Sequence[Span], other: RainRecord, whole: Span) -> list[Span]:
+    """The known time of a gauge in which another one is known, too."""
+    others = other.known_spans(*whole)
+    return [span for each in ours for span in _clipped(others, each)]
 
 
-def _clipped(
-    spans: Iterable[tuple[float, float]], to: tuple[float, float]
-) -> list[tuple[float, float]]:
+def _clipped(spans: Iterable[Span], to: Span) -> list[Span]:
     """Spans of time within another one."""
     both = ((max(begin_s, to[0]), min(end_s, to[1])) for begin_s, end_s in spans)
     return [each for each in both if each[0] < each[1]]
 
 
-def _length_s(spans: Iterable[tuple[float, float]]) -> float:
+def _length_s(spans: Iterable[Span]) -> float:
     return sum(end_s - begin_s for begin_s, end_s in spans)
 
 
-def _rain_of(record: RainRecord, spans: Iterable[tuple[float, float]]) -> float:
+def _rain_of(record: RainRecord, spans: Iterable[Span]) -> float:
     return sum(record.rain_mm(*span) for span in spans)
 
 
-def _least_known_s(from_s: float, to_s: float) -> float:
-    return min(KNOWN_SHARE * (to_s - from_s), ENOUGH_KNOWN_S)
+def _least_known_s(whole: Span) -> float:
+    return min(KNOWN_SHARE * (whole[1] - whole[0]), ENOUGH_KNOWN_S)
 
 
-def _has_any(
-    records: Iterable[RainRecord], span_s: tuple[float, float], least_mm: float
-) -> bool:
+def _has_any(records: Iterable[RainRecord], whole: Span, least_mm: float) -> bool:
     """Whether any gauge had at least some rain between two moments."""
     for record in records:
         # Most gauges have less than that in their whole record.
         is_possible = record.whole_mm + ROUNDING_MM >= least_mm
-        if is_possible and record.rain_mm(*span_s) >= least_mm:
+        if is_possible and record.rain_mm(*whole) >= least_mm:
             return True
     return False
 

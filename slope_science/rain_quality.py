@@ -118,24 +118,10 @@ class RainRecord:
         """Rain between two moments, as far as it was reported."""
         return self._total_mm(to_s) - self._total_mm(from_s)
 
-    def is_known(self, from_s: float, to_s: float) -> bool:
-        """Whether all rain between two moments is known.
-
-        Up to `MAX_REPORT_S` after the last report may be missing, as it is not due yet.
-        """
-        times_s, blind_s = self.times_s, self.blind_s
-        if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
-            return False
-        begin = self._place(from_s)
-        if blind_s[-1] == blind_s[begin[0]]:
-            return True
-        end = self._place(to_s)
-        return _interpolate(blind_s, *end) <= _interpolate(blind_s, *begin)
-
     def known_spans(self, from_s: float, to_s: float) -> list[tuple[float, float]]:
         """Begin and end of the times between two moments of which the rain is known.
 
-        As in `is_known`, up to `MAX_REPORT_S` after the last report may be missing.
+        Up to `MAX_REPORT_S` after the last report may be missing, as it is not due yet.
         """
         times_s, spans = self.times_s, list[tuple[float, float]]()
         if not times_s:
@@ -185,23 +171,6 @@ class RainRecord:
         begin_s, begin_mm = self.times_s[after - 1], totals_mm[after - 1]
         share = (at_s - begin_s) / (end_s - begin_s)
         return begin_mm + share * (totals_mm[after] - begin_mm)
-
-    def _place(self, at_s: float) -> tuple[int, float]:
-        """Index of the time before a moment, and the share of the interval since it."""
-        times_s = self.times_s
-        after = bisect_left(times_s, at_s)
-        if after == len(times_s):
-            return after - 1, 0.0
-        if not after or times_s[after] == at_s:
-            return after, 0.0
-        begin_s = times_s[after - 1]
-        return after - 1, (at_s - begin_s) / (times_s[after] - begin_s)
-
-
-def _interpolate(sums: list[float], at: int, share: float) -> float:
-    """Sum at a place of `RainRecord`."""
-    begin = sums[at]
-    return begin + share * (sums[at + 1] - begin) if share else begin
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,13 @@ def test_rain_is_known_only_between_reports_of_an_hour_at_most() -> None:
     rain = record([0, 1, 1])
     rain.add(T0 + 2 * HOUR_S, 12.0)
 
-    assert rain.is_known(T0, T0 + 1200)
+    assert rain.known_spans(T0, T0 + 1200) == [(T0, T0 + 1200)]
     assert rain.rain_mm(T0, T0 + 1200) == 2
-    assert not rain.is_known(T0, T0 + 2 * HOUR_S)
+    assert rain.known_spans(T0, T0 + 2 * HOUR_S) == [(T0, T0 + 1200)]
     assert rain.rain_mm(T0 + 1200, T0 + 1200 + 3000) == 6
-    assert not rain.is_known(T0 - 1, T0 + 600), "begin of the first is assumed"
-    assert not rain.is_known(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1)
+    first = rain.known_spans(T0 - 1, T0 + 600)
+    assert first == [(T0, T0 + 600)], "begin of the first is assumed"
+    assert rain.known_spans(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1) == []
 
 
 @pytest.mark.parametrize("every_s", [900.0, 2400.0, 3600.0])
@@ -352,4 +353,4 @@ def test_known_spans_leave_out_each_blind_interval(seed: int) -> None:
     )
     known_s = sum(end_s - begin_s for begin_s, end_s in spans)
     assert known_s == pytest.approx(max(0.0, to_s - begin_s) - blind_s)
-    assert all(rain.is_known(*span) for span in spans)
+    assert all(rain.known_spans(*span) == [span] for span in spans)
