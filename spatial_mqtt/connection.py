@@ -296,7 +296,7 @@ class Connection:
             self._client = None
             client.loop_stop()
         reason = tls.describe_tls_error(client.fault) if client.fault else ""
-        reason = client.aborted or reason or (reasons[0] if reasons else "closed")
+        reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
         return reason

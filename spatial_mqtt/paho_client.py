@@ -147,7 +147,7 @@ class BatchingClient(paho.Client):
         self.aliases = TopicAliases()
         self.heartbeat: Heartbeat = no_heartbeat
         self.fault: ssl.SSLError | None = None
-        self.aborted = ""
+        self.abort_reason = ""
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
         self._unacknowledged: set[int] = set()
@@ -197,11 +197,11 @@ class BatchingClient(paho.Client):
 
     def abort(self, reason: str) -> None:
         """End the connection; what the kernel has not sent is discarded."""
-        self.aborted, sock = reason, self._sock
+        self.abort_reason, sock = reason, self._sock
         if isinstance(sock, socket.socket):
             with suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER.pack(1, 0))
-                # Not by the method of an SSL socket, which paho's thread uses.
+                # The method of an SSL socket changes a state that paho's thread uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def acknowledge(self, deliveries: Iterable[IncomingMessage]) -> None:

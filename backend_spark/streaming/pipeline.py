@@ -102,8 +102,8 @@ CELLS_AT_ONCE: Final = 600
 commit."""
 
 MOST_AT_ONCE: Final = 4 * CELLS_AT_ONCE
-"""Largest number of them in a later job. If these have a long history and the ones
-before had none, they take two minutes, after which systemd ends the program."""
+"""Largest number of them in a later job. If these have a day of history, and those of
+the jobs before had none, it takes nearly the two minutes that a stop may take."""
 
 JOB_S: Final = 15.0
 """Intended time of a Spark job, for which a stop waits. A job of cells with little

@@ -150,10 +150,8 @@ class PriorityScheduler:
 
     def _has_urgent_above(self, priority: int) -> bool:
         """Whether an urgent message of a higher priority waits."""
-        lowest = max(priority + 1, STRICT_FROM)
-        if lowest > LADDER.top:
-            return False
-        return max(self._queue.waiting_priorities(), default=0) >= lowest
+        highest = max(self._queue.waiting_priorities(), default=0)
+        return highest > priority and highest >= STRICT_FROM
 
     def _is_ripe(self, priority: int, now_s: float) -> bool:
         if priority > MAX_GATHER_PRIORITY:

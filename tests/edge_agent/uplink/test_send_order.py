@@ -53,6 +53,9 @@ class ScriptedConnection:
     def reconnect_soon(self) -> None:
         """Nothing to shorten."""
 
+    def renew_if_stuck(self) -> None:
+        """It never is."""
+
     def publish_together(
         self, publications: Sequence[Publication]
     ) -> list[SentPublication]:
