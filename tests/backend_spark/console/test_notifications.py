@@ -5,11 +5,12 @@ import hashlib
 import hmac
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -436,6 +437,42 @@ def test_event_in_the_journal_is_notified_after_a_restart(
 
     assert len(hook.requests) == 1
     assert third.states() == ["delivered"]
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_journal_that_lost_its_newest_entries(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path, *, is_restored: bool
+) -> None:
+    """It was restored from a backup, or begun anew; numbers are given a second time."""
+    console, journal = (
+        make_console(rule(hook.url)),
+        tmp_path / "data/console/journal.sqlite",
+    )
+    console.rise(3)
+    console.step()
+    with (
+        closing(sqlite3.connect(journal)) as live,
+        closing(sqlite3.connect(tmp_path / "older")) as copy,
+    ):
+        live.backup(copy)
+    hook.status = 503
+    console.rise(4, SLOPES[1].cell.token)
+    console.rise(4, SLOPES[2].cell.token)
+    console.step(60)
+    for path in journal.parent.glob("journal.sqlite*"):
+        path.unlink()
+    if is_restored:
+        (tmp_path / "older").rename(journal)
+    hook.status, before = 200, len(hook.requests)
+    again = make_console(rule(hook.url))
+    number = again.rise(5, SLOPES[3].cell.token)
+    again.step(60)
+    again.step(600)
+
+    (body,) = hook.bodies()[before:]
+    assert [(each["event"], each["level"]) for each in body["events"]] == [(number, 5)]
+    assert [each.level for each in again.outbox.of_event(number)] == [5]
+    assert again.states() == ["delivered", "given_up", "given_up", "delivered"]
 
 
 def test_old_tables_notify_nobody(make_console: MakeConsole, hook: Receiver) -> None:
