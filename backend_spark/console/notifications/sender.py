@@ -128,8 +128,14 @@ class NotificationSender:
             self._unrecorded.pop(number)
 
     def _begin_deliveries(self, now_s: float) -> None:
+        with self._lock:  # before the reading: a delivery may end after it
+            busy = self._busy.copy()
         delivered = self._unrecorded.copy()
-        due = [each for each in self.outbox.due(now_s) if each.id not in delivered]
+        due = [
+            each
+            for each in self.outbox.due(now_s)
+            if each.id not in delivered and each.target not in busy
+        ]
         over = {each.id: state for each in due if (state := self._end_of(each))}
         due = [each for each in due if each.id not in over]
         due.sort(key=lambda each: _order(each.target))

@@ -34,7 +34,10 @@ from backend_spark.config import read_settings
 from backend_spark.console.app import make_services
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, Sign
-from backend_spark.console.notifications.outbox import NotificationState
+from backend_spark.console.notifications.outbox import (
+    NotificationState,
+    StoredNotification,
+)
 from backend_spark.console.notifications.sender import MERGE_S
 from backend_spark.console.notifications.settings import JST, QuietHours
 from backend_spark.console.places import Place, write_places
@@ -293,6 +296,33 @@ def test_receiver_that_hangs_delays_no_other(
     listener.server_close()
 
     assert console.sender.is_busy()
+
+
+def test_delivery_that_ends_while_others_begin_is_not_repeated(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due was read before the end, and the time of the step is before it."""
+    console = make_console(rule(hook.url))
+    number = console.rise(4)
+    outbox, read_due = console.outbox, console.outbox.due
+
+    def due_before_the_end(now_s: float) -> list[StoredNotification]:
+        rows = read_due(now_s)
+        console.clock.now_s += 1
+        hook.may_answer.set()
+        wait_until(lambda: not console.sender.is_busy())
+        return rows
+
+    hook.may_answer.clear()
+    console.sender.step()
+    wait_until(lambda: hook.requests)
+    monkeypatch.setattr(outbox, "due", due_before_the_end)
+    console.sender.step()
+    wait_until(lambda: not console.sender.is_busy())
+
+    assert len(hook.requests) == 1
+    (stored,) = outbox.of_event(number)
+    assert [each["outcome"] for each in outbox.attempts(stored.id)] == ["delivered"]
 
 
 def test_rises_meanwhile_are_one_message(
