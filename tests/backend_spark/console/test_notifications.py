@@ -273,6 +273,38 @@ def test_clock_set_back_delays_no_repetition(
     assert console.states() == ["delivered"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("mailtos://duty:pa[ss@smtp.city.example?to=duty@city.example", "no service"),
+        ("mailtos://duty:secret@?to=duty@city.example", "Invalid ~From~ email"),
+        ("https://hook.example：8443/secret", "LocationParseError"),
+        ("https://[h/secret", "LocationParseError"),
+    ],
+)
+def test_address_that_becomes_wrong_is_reported_until_it_is_corrected(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path, wrong: str, reason: str
+) -> None:
+    """It is in a file, which is read at each delivery; the console goes on."""
+    file = tmp_path / "address"
+    file.write_text(hook.url, encoding="utf-8")
+    console = make_console(rule(str(file)))
+    file.write_text(wrong, encoding="utf-8")
+    number = console.rise(5)
+    console.step()
+    console.step(1)
+    (stored,) = console.outbox.of_event(number)
+    (attempt,) = console.outbox.attempts(stored.id)
+    assert reason in attempt["outcome"]
+    for shown in (attempt["outcome"], stored.shown):
+        assert "secret" not in shown
+        assert "pa[ss" not in shown
+    file.write_text(hook.url, encoding="utf-8")
+    console.step(400)
+
+    assert console.states() == ["delivered"]
+
+
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     """It is of no use any more."""
     console = make_console(rule(Receiver(free_port()).url))
@@ -601,6 +633,7 @@ def test_command_tests_each_address(workspace: Workspace, hook: Receiver) -> Non
     [
         (rule("foo://x"), "appriseit.com/services"),
         (rule("https://"), "https://… of a webhook"),
+        (rule("https://[h/x"), "https://… of a webhook"),
         (rule("/nowhere/to"), "a readable text file"),
         (rule("https://h/x", 'key_file = "/nowhere/key"'), "a readable text file"),
         (rule("https://h/x") * 2, "a name of its own, got 'duty'"),
