@@ -17,12 +17,18 @@ class Receiver:
         port: Its TCP port.
         status: Status of its answers.
         requests: Headers and bodies.
+        may_answer: Requests are answered while it is set.
     """
 
     port: int
     status: int = 200
     answer: bytes = b"{}"
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        """Answer from the beginning."""
+        self.may_answer.set()
 
     @property
     def url(self) -> str:
@@ -43,6 +49,7 @@ def receiver(port: int) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             made.requests.append((dict(self.headers), self.rfile.read(length)))
+            made.may_answer.wait()
             self.send_response(made.status)
             self.end_headers()
             self.wfile.write(made.answer)
@@ -59,6 +66,7 @@ def receiver(port: int) -> Iterator[Receiver]:
     try:
         yield made
     finally:
+        made.may_answer.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -149,6 +149,9 @@ class Journal:
 
     Args:
         path: Of the file; its folder is made.
+
+    Attributes:
+        opened_at: Number of its newest entry when it was opened; 0 without entries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,6 +162,7 @@ class Journal:
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLE)
         self._add_hashes()
+        self.opened_at: Final = self._head().number
 
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]

@@ -102,6 +102,7 @@ class Event:
         entries: Numbers of its journal entries.
         calls: Numbers of the entries that made it open: it opened, rose or reopened.
         reasons: Those of the peak: sentences and codes.
+        keys: Of the messages that were counted, while it is in force.
     """
 
     number: int
@@ -122,7 +123,7 @@ class Event:
     entries: list[int] = field(default_factory=list)
     calls: set[int] = field(default_factory=set)
     reasons: tuple[Reason, ...] = ()
-    _keys: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
 
     @property
     def cell(self) -> str | None:
@@ -147,10 +148,18 @@ class Event:
         self.first_s = min(self.first_s, sign.at_s)
         self.last_s = max(self.last_s, sign.last_s)
         if sign.node is not None:
-            self._keys.add(sign.key)
+            self.keys.add(sign.key)
             self.nodes |= {sign.node}
-            self.messages = max(self.messages, len(self._keys))
+            self.messages = max(self.messages, len(self.keys))
         return before != (self.first_s, self.last_s, self.messages, len(self.nodes))
+
+    def keep_counts(self, before: "Event") -> None:
+        """Take what the same event has counted, which is not in the journal."""
+        self.first_s = min(self.first_s, before.first_s)
+        self.last_s = max(self.last_s, before.last_s)
+        self.messages = max(self.messages, before.messages)
+        self.nodes |= before.nodes
+        self.keys |= before.keys
 
     def take(self, entry: JournalEntry) -> None:
         """Fold one more entry of kind ``alert``."""
@@ -160,7 +169,7 @@ class Event:
             self.over_s = body["step_s"]
             self.last_s = max(self.last_s, body["last_s"])
             self.messages = max(self.messages, body["messages"])
-            self._keys.clear()
+            self.keys.clear()
             return
         codes = tuple(body.get("reason_codes") or ())
         reasons = _parsed(codes, tuple(body["reasons"]))
@@ -325,7 +334,10 @@ class EventBook:
                 with self._journal.batch():
                     yield
             except BaseException:
+                counted = self._events
                 self._read()
+                for number in self._events.keys() & counted.keys():
+                    self._events[number].keep_counts(counted[number])
                 raise
 
     def add(self, sign: Sign, now_s: float) -> None:

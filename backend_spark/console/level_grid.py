@@ -147,17 +147,13 @@ class LevelGrid:
         """Unix time of the first column."""
         return self.end_s - (STEPS - 1) * STEP_S
 
-    def advance(self, end_s: int) -> None:
-        """Shift the arrays to a later last column; older columns are dropped."""
-        steps = min(max((end_s - self.end_s) // STEP_S, 0), STEPS)
-        if not steps:
-            return
+    def move(self, end_s: int) -> None:
+        """Shift the arrays to another last column; what falls out is dropped."""
+        steps = min(max((end_s - self.end_s) // STEP_S, -STEPS), STEPS)
         for bits in (self.levels, self.flags):
-            bits[:, : STEPS - steps] = bits[:, steps:].copy()
-            bits[:, STEPS - steps :] = 0
+            _shift(bits, steps, MISSING)
         for numbers in self.numbers.values():
-            numbers[:, : STEPS - steps] = numbers[:, steps:].copy()
-            numbers[:, STEPS - steps :] = np.nan
+            _shift(numbers, steps, np.nan)
         self.end_s = end_s
 
     def store(self, rows: pa.Table, newest: dict[str, int]) -> bool:
@@ -326,6 +322,16 @@ def _flags(rows: pa.Table) -> Bytes:
     bound = rows["lower_bound"].fill_null(False).to_numpy()
     bits: Bytes = (unknown * RAIN_UNKNOWN | bound * LOWER_BOUND).astype(np.uint8)
     return bits
+
+
+def _shift(array: Bytes | Numbers, steps: int, empty: float) -> None:
+    """Shift columns to the left, or to the right if negative."""
+    if steps >= 0:
+        array[:, : STEPS - steps] = array[:, steps:].copy()
+        array[:, STEPS - steps :] = empty
+    else:
+        array[:, -steps:] = array[:, :steps].copy()
+        array[:, :-steps] = empty
 
 
 def _nans(rows: int) -> Numbers:

@@ -40,9 +40,15 @@ log = logging.getLogger(__name__)
 
 _MICRO: Final = 1_000_000
 
+JUMP_S: Final = 3600.0
+"""A clock that jumps by more was wrong: what was read by it is read again."""
+
 
 class TableFeed:
     """Reads the new rows of one table.
+
+    After a jump of the clock (`JUMP_S`) all rows are unread again: some were passed
+    over as too old, or as later than the present.
 
     Args:
         path: Folder of the table, which may not exist yet.
@@ -58,6 +64,7 @@ class TableFeed:
         self._version: int | None = None
         self._seen: frozenset[str] = frozenset()
         self._unread: list[str] = []
+        self._since_s = 0.0
 
     def read_new(self, since_s: float) -> pa.Table | None:
         """Rows of unread files from a Unix time on; None if the table is unchanged."""
@@ -71,6 +78,9 @@ class TableFeed:
             since_s: Unix time of the first row.
             columns: Columns to read; text of a dictionary type is read as dictionaries.
         """
+        if abs(since_s - self._since_s) > JUMP_S:
+            self._version, self._seen = None, frozenset()
+        self._since_s = since_s
         table = self._newest()
         if table is None or table.version() == self._version:
             return
@@ -341,11 +351,12 @@ class LiveState:
             return self._advance(now_s) or changed
 
     def _advance(self, now_s: float) -> bool:
-        """Move the grid to the present."""
+        """Move the grid to the present, back only after the clock was set back."""
         end_s = self._newest_s if self.exercise else now_s + AHEAD_S
         end = int(end_s // STEP_S * STEP_S)
-        moved = end > self.grid.end_s
-        self.grid.advance(end)
+        moved = end > self.grid.end_s or end < self.grid.end_s - JUMP_S
+        if moved:
+            self.grid.move(end)
         return moved
 
     def _count_cells(self) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
-from conftest import Broker, wait_until
+from conftest import Broker, free_port, wait_until
+from console_workspace import Workspace, log_in
 from ingesting import Sender
 from object_stores import run_store
 from page_shell import ROOT, Machine, sections
 
+from backend_spark.console.audit_log import read_journal
 from backend_spark.tables.reader import open_tables
 
 PAGE = sections(ROOT / "docs/how-to/backup.md")
@@ -113,6 +116,35 @@ def section(request: pytest.FixtureRequest, machine: Machine) -> Iterator[list[s
         (machine.folder / "etc/backup.env").write_text("".join(variables))
         machine.names["s3://city-backups"] = store.make_place()
         yield PAGE[request.param]
+
+
+def test_console_goes_on_in_the_restored_folder(machine: Machine) -> None:
+    """It runs before the restore; what is written after it is not in the old folder."""
+    house = Workspace(machine.folder / "etc", free_port())
+    house.folder.mkdir()
+    data, config = machine.folder / "var/backend", house.folder / "backend.toml"
+    settings = f"port = {house.port}\n{house.with_accounts()}\n"
+    config.write_text(f'[backend]\ndata = "{data}"\n[console]\n{settings}')
+    machine.unit("backend-console", f"backend-spark console --config {config}")
+    backup, restore = PAGE["The backend"]
+    with httpx.Client(base_url=f"http://127.0.0.1:{house.port}") as client:
+        wait_until(lambda: is_answering(client))
+        log_in(client, "a-analyst")
+        machine.run(backup)
+        machine.run(restore)
+        wait_until(lambda: is_answering(client))
+        log_in(client, "a-chief")
+
+    journal = read_journal(data / "console/journal.sqlite", "login", limit=9)
+    assert [entry.who for entry in journal] == ["a-chief", "a-analyst"]
+
+
+def is_answering(client: httpx.Client) -> bool:
+    """Whether the console serves its page."""
+    try:
+        return client.get("/").is_success
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.spark

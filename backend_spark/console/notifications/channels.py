@@ -84,8 +84,11 @@ def is_webhook(address: str) -> bool:
 
 def masked(address: str) -> str:
     """An address without its secrets; the path of a webhook is one."""
-    parts = urlsplit(address)
-    host = f"{parts.scheme}://{parts.hostname or ''}"
+    try:
+        parts = urlsplit(address)
+        host = f"{parts.scheme}://{parts.hostname or ''}"
+    except ValueError:  # such as [ in a password
+        return "…"
     return f"{host}/…" if is_webhook(address) else _apprise_name(address) or host
 
 
@@ -97,7 +100,7 @@ def check_address(address: str) -> None:
     """
     rule = "https://… of a webhook, or an address of Apprise such as mailtos://…"
     if is_webhook(address):
-        if not urlsplit(address).hostname:
+        if not _has_host(address):
             raise FieldError("to", rule, shortened(address))
         return
     try:
@@ -107,6 +110,13 @@ def check_address(address: str) -> None:
         raise FieldError("to", rule, masked(address), str(error)) from error
     remedy = "https://appriseit.com/services/ lists them"
     raise FieldError("to", rule, address.partition("://")[0] + "://…", remedy)
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 def read_secret(path: Path) -> str:
@@ -268,7 +278,10 @@ def _apprise_name(address: str) -> str:
 
 
 def _send_by_apprise(address: str, message: Message) -> None:
-    service = _apprise_service(address)
+    try:
+        service = _apprise_service(address)
+    except (TypeError, ValueError) as error:
+        raise DeliveryError(str(error)) from error
     if service is None:
         raise DeliveryError("no service of Apprise has this address")
     service.socket_connect_timeout = service.socket_read_timeout = TIMEOUT_S

@@ -145,6 +145,21 @@ class NotificationOutbox:
             db.execute("delete from planned")
             db.execute("insert into planned values (?)", (entry,))
 
+    def forget_after(self, entry: int) -> None:
+        """Give up what is about entries after a number, which the journal has lost.
+
+        They stay as negative numbers: the journal gives theirs to others.
+        """
+        with self._transaction() as db:
+            db.execute(
+                "update notification set entry = -entry, event = -event, state ="
+                " case state when 'waiting' then 'given_up' else state end"
+                " where entry > ?",
+                (entry,),
+            )
+            db.execute("delete from planned")
+            db.execute("insert into planned values (?)", (entry,))
+
     def add_tests(self, targets: Sequence[tuple[Target, str]], now_s: float) -> None:
         """Store a test for some targets, each with its address without secrets."""
         insert = (

@@ -88,6 +88,9 @@ class NotificationSender:
 
     def __post_init__(self) -> None:
         """Start no thread before the first delivery."""
+        # A later entry may have the number of one that the journal has lost.
+        ended = self.journal.opened_at
+        self._lost_after = ended if ended < self.outbox.planned() else None
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MAX_WORKERS, "notify")
 
@@ -99,11 +102,23 @@ class NotificationSender:
         """
         now_s = self.clock()
         try:
+            self._forget_lost()
             self._record_deliveries()
             self._plan(now_s)
         finally:
             self._begin_deliveries(now_s)
             self._ping(now_s)
+
+    def _forget_lost(self) -> None:
+        """Plan again from where the journal ended at the start, if it was replaced."""
+        if self._lost_after is None:
+            return
+        self.outbox.forget_after(self._lost_after)
+        log.warning(
+            "the journal ended at entry %d: notifications of later ones are given up",
+            self._lost_after,
+        )
+        self._lost_after = None
 
     def _record_deliveries(self) -> None:
         """Record what was delivered while the outbox could not be written."""
@@ -113,8 +128,14 @@ class NotificationSender:
             self._unrecorded.pop(number)
 
     def _begin_deliveries(self, now_s: float) -> None:
+        with self._lock:  # before the reading: a delivery may end after it
+            busy = self._busy.copy()
         delivered = self._unrecorded.copy()
-        due = [each for each in self.outbox.due(now_s) if each.id not in delivered]
+        due = [
+            each
+            for each in self.outbox.due(now_s)
+            if each.id not in delivered and each.target not in busy
+        ]
         over = {each.id: state for each in due if (state := self._end_of(each))}
         due = [each for each in due if each.id not in over]
         due.sort(key=lambda each: _order(each.target))

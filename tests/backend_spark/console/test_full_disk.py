@@ -1,16 +1,21 @@
 """The console while its disk is full; the tables are elsewhere."""
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import free_port, wait_until
-from console_tables import Slope, storm, write_tables
+from console_tables import MICRO, STEP_S, Slope, storm, write_tables
 from console_workspace import NOW_S, Clock, Workspace, make_test_services
+from deltalake import write_deltalake
 from soak.disk import fill, mounted
 from webhook_receiver import receiver
 
 from backend_spark.console.dependencies import ConsoleServices
+from backend_spark.console.event_detector import MESSAGE_COLUMNS
+from backend_spark.console.events import EventFilter, EventState
 from backend_spark.console.notifications.outbox import NotificationState
 
 NEW = Slope("yama-5", 33.68, 133.58, storm(60, 48))
@@ -119,3 +124,32 @@ def test_planned_notifications_are_delivered_once(
             assert each.state == NotificationState.DELIVERED
             assert [a["outcome"] for a in outbox.attempts(each.id)] == ["delivered"]
         assert len(hook.requests) == 1
+
+
+def test_decision_that_cannot_be_written_ends_no_event(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """The journal has only the first of a node's messages, the others go on."""
+    hours = range(-8, 0)
+    row = {"node": "otani-9", "boot": "b", "pri": 4, "why": "wire: w is cut"}
+    rows = [row | {"seq": h, "received_at": (NOW_S + 3600 * h) * MICRO} for h in hours]
+    table = pa.Table.from_pylist(rows, schema=MESSAGE_COLUMNS)
+    write_deltalake(str(workspace.data / "tables" / "alerts"), table)
+    services = make_test_services(workspace, clock)
+    services.refresh()
+    wanted = EventFilter(text="otani-9")
+    (before,) = services.events.select(wanted)
+    filler = fill(disk)
+    body = {"state": "acknowledged", "text": "x" * 2000}
+    is_full = pytest.raises(sqlite3.OperationalError, match="full")
+    with is_full, services.events.batch():
+        for _ in range(100):
+            services.events.decide(before.number, "sato", clock(), body)
+    filler.unlink()
+    clock.now_s += STEP_S
+    services.refresh()
+    (after,) = services.events.select(wanted)
+
+    assert (after.over_s, after.state) == (None, EventState.OPEN)
+    assert (after.messages, after.last_s) == (len(hours), NOW_S - 3600)
+    assert after.nodes == {"otani-9"}

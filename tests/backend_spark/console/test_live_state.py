@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,9 +11,18 @@ import httpx
 import pyarrow as pa
 import pytest
 from console_tables import STEP_S, Slope, storm, write_tables
-from console_workspace import HOSTILE, NOW_S, SLOPES, Clock, Workspace, log_in
+from console_workspace import (
+    HOSTILE,
+    NOW_S,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+)
 from deltalake import DeltaTable, write_deltalake
 
+from backend_spark.console.events import EventFilter
 from backend_spark.console.level_grid import (
     HELD_OFFSET,
     MISSING,
@@ -139,6 +148,42 @@ def test_new_rows_are_read_and_the_grid_advances(
     assert now["geometry"] == before["geometry"] + 1
     assert level_of(live_state, later) > 1
     assert len(now["levels"]) == len(before["levels"]) + 1
+
+
+@pytest.mark.parametrize("jump_s", [30 * 86_400.0, 5 * 3600.0, -365 * 86_400.0])
+def test_levels_and_events_after_the_clock_was_wrong(
+    workspace: Workspace, clock: Clock, jump_s: float
+) -> None:
+    """A new level is shown and gives an event; the others are as before."""
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    state, events = parts.live_state, parts.events.select(EventFilter())
+    shown, history = state.snapshot()["levels"], dict(history_of(state))
+    clock.now_s += jump_s
+    parts.refresh()
+    clock.now_s -= jump_s
+    parts.refresh()
+    later = Slope("otani-9", 33.7, 133.6, storm(40, 12))
+    write_tables(workspace.data, [later], NOW_S + STEP_S)
+    clock.now_s += STEP_S
+    parts.refresh()
+
+    assert level_of(state, later) >= 3
+    assert state.snapshot()["levels"][: len(shown)] == shown
+    assert history.items() <= dict(history_of(state)).items()
+    (new,) = parts.events.select(EventFilter(text=later.cell.token))
+    known = {event.number for event in [*events, new]}
+    assert {event.number for event in parts.events.select(EventFilter())} == known
+
+
+def history_of(state: LiveState) -> Iterator[tuple[tuple[str, int], int]]:
+    """Cell, time and level of each step of three days that has one."""
+    begin_s, raw = state.level_history()
+    for at in (at for at, level in enumerate(raw) if level):
+        row, step = divmod(at, STEPS)
+        time_s = begin_s + step * STEP_S
+        if time_s >= NOW_S - 60 * 3600:
+            yield (state.grid.tokens[row], time_s), raw[at]
 
 
 def test_rows_rewritten_by_a_merge_are_read(

@@ -5,11 +5,12 @@ import hashlib
 import hmac
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -33,7 +34,10 @@ from backend_spark.config import read_settings
 from backend_spark.console.app import make_services
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, Sign
-from backend_spark.console.notifications.outbox import NotificationState
+from backend_spark.console.notifications.outbox import (
+    NotificationState,
+    StoredNotification,
+)
 from backend_spark.console.notifications.sender import MERGE_S
 from backend_spark.console.notifications.settings import JST, QuietHours
 from backend_spark.console.places import Place, write_places
@@ -269,6 +273,38 @@ def test_clock_set_back_delays_no_repetition(
     assert console.states() == ["delivered"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("mailtos://duty:pa[ss@smtp.city.example?to=duty@city.example", "no service"),
+        ("mailtos://duty:secret@?to=duty@city.example", "Invalid ~From~ email"),
+        ("https://hook.example：8443/secret", "LocationParseError"),
+        ("https://[h/secret", "LocationParseError"),
+    ],
+)
+def test_address_that_becomes_wrong_is_reported_until_it_is_corrected(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path, wrong: str, reason: str
+) -> None:
+    """It is in a file, which is read at each delivery; the console goes on."""
+    file = tmp_path / "address"
+    file.write_text(hook.url, encoding="utf-8")
+    console = make_console(rule(str(file)))
+    file.write_text(wrong, encoding="utf-8")
+    number = console.rise(5)
+    console.step()
+    console.step(1)
+    (stored,) = console.outbox.of_event(number)
+    (attempt,) = console.outbox.attempts(stored.id)
+    assert reason in attempt["outcome"]
+    for shown in (attempt["outcome"], stored.shown):
+        assert "secret" not in shown
+        assert "pa[ss" not in shown
+    file.write_text(hook.url, encoding="utf-8")
+    console.step(400)
+
+    assert console.states() == ["delivered"]
+
+
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     """It is of no use any more."""
     console = make_console(rule(Receiver(free_port()).url))
@@ -292,6 +328,33 @@ def test_receiver_that_hangs_delays_no_other(
     listener.server_close()
 
     assert console.sender.is_busy()
+
+
+def test_delivery_that_ends_while_others_begin_is_not_repeated(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due was read before the end, and the time of the step is before it."""
+    console = make_console(rule(hook.url))
+    number = console.rise(4)
+    outbox, read_due = console.outbox, console.outbox.due
+
+    def due_before_the_end(now_s: float) -> list[StoredNotification]:
+        rows = read_due(now_s)
+        console.clock.now_s += 1
+        hook.may_answer.set()
+        wait_until(lambda: not console.sender.is_busy())
+        return rows
+
+    hook.may_answer.clear()
+    console.sender.step()
+    wait_until(lambda: hook.requests)
+    monkeypatch.setattr(outbox, "due", due_before_the_end)
+    console.sender.step()
+    wait_until(lambda: not console.sender.is_busy())
+
+    assert len(hook.requests) == 1
+    (stored,) = outbox.of_event(number)
+    assert [each["outcome"] for each in outbox.attempts(stored.id)] == ["delivered"]
 
 
 def test_rises_meanwhile_are_one_message(
@@ -438,6 +501,42 @@ def test_event_in_the_journal_is_notified_after_a_restart(
     assert third.states() == ["delivered"]
 
 
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_journal_that_lost_its_newest_entries(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path, *, is_restored: bool
+) -> None:
+    """It was restored from a backup, or begun anew; numbers are given a second time."""
+    console, journal = (
+        make_console(rule(hook.url)),
+        tmp_path / "data/console/journal.sqlite",
+    )
+    console.rise(3)
+    console.step()
+    with (
+        closing(sqlite3.connect(journal)) as live,
+        closing(sqlite3.connect(tmp_path / "older")) as copy,
+    ):
+        live.backup(copy)
+    hook.status = 503
+    console.rise(4, SLOPES[1].cell.token)
+    console.rise(4, SLOPES[2].cell.token)
+    console.step(60)
+    for path in journal.parent.glob("journal.sqlite*"):
+        path.unlink()
+    if is_restored:
+        (tmp_path / "older").rename(journal)
+    hook.status, before = 200, len(hook.requests)
+    again = make_console(rule(hook.url))
+    number = again.rise(5, SLOPES[3].cell.token)
+    again.step(60)
+    again.step(600)
+
+    (body,) = hook.bodies()[before:]
+    assert [(each["event"], each["level"]) for each in body["events"]] == [(number, 5)]
+    assert [each.level for each in again.outbox.of_event(number)] == [5]
+    assert again.states() == ["delivered", "given_up", "given_up", "delivered"]
+
+
 def test_old_tables_notify_nobody(make_console: MakeConsole, hook: Receiver) -> None:
     """The console first reads them when they are older than a day."""
     console = make_console(rule(hook.url))
@@ -534,6 +633,7 @@ def test_command_tests_each_address(workspace: Workspace, hook: Receiver) -> Non
     [
         (rule("foo://x"), "appriseit.com/services"),
         (rule("https://"), "https://… of a webhook"),
+        (rule("https://[h/x"), "https://… of a webhook"),
         (rule("/nowhere/to"), "a readable text file"),
         (rule("https://h/x", 'key_file = "/nowhere/key"'), "a readable text file"),
         (rule("https://h/x") * 2, "a name of its own, got 'duty'"),
