@@ -11,6 +11,7 @@ one, up to a cap. It is reset only after a connection has lasted for a stable pe
 that a broker that accepts and drops at once is not flooded.
 """
 
+import errno
 import logging
 import random
 import threading
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import paho.mqtt.client as paho
 from paho.mqtt.properties import Properties
@@ -28,9 +29,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from service_runtime import tls
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt import codec
+from spatial_mqtt import codec, tcp
 from spatial_mqtt.codec import describe_reason_code
-from spatial_mqtt.paho_client import BatchingClient, TopicAliases, set_socket_options
+from spatial_mqtt.paho_client import BatchingClient, TopicAliases
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
@@ -52,8 +53,9 @@ class Backoff:
         base_s: Shortest wait.
         cap_s: Longest wait.
         urgent_cap_s: Longest first wait while an urgent message is queued.
-        urgent_max_cap_s: Limit to which that cap grows with failed attempts: in a storm
-            every node has urgent messages, and they must not all reconnect at once.
+        urgent_max_cap_s: Limit to which that cap grows with attempts that the other
+            machine refused: in a storm every node has urgent messages, and they must
+            not all reconnect at once.
         stable_s: A connection that lasted this long resets the wait.
     """
 
@@ -64,18 +66,22 @@ class Backoff:
     urgent_max_cap_s: float = 8.0
     stable_s: float = 30.0
     _last_s: float = 0.0
-    _tries: int = 0
+    _refused_count: int = 0
 
-    def next_wait_s(self) -> float:
-        """Draw the next wait, between the base and the cap."""
-        self._tries += 1
+    def next_wait_s(self, *, was_answered: bool = True) -> float:
+        """Draw the next wait, between the base and the cap.
+
+        Args:
+            was_answered: Whether the other machine answered the failed attempt.
+        """
+        self._refused_count += was_answered
         ceiling_s = max(self.base_s, self._last_s) * 3
         self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
         return self._last_s
 
     def urgent_wait_s(self) -> float:
         """Draw a wait for an urgent message: short, yet random over many nodes."""
-        grown_s = self.urgent_cap_s * 1.5 ** min(self._tries - 1, 20)
+        grown_s = self.urgent_cap_s * 1.25 ** max(0, min(self._refused_count - 1, 20))
         cap_s = max(self.urgent_cap_s, min(self.urgent_max_cap_s, grown_s))
         return self.rng.uniform(min(0.1, cap_s), cap_s)
 
@@ -83,7 +89,7 @@ class Backoff:
         """Reset the wait if the last connection was stable."""
         if lasted_s >= self.stable_s:
             self._last_s = 0.0
-            self._tries = 0
+            self._refused_count = 0
 
 
 log = logging.getLogger(__name__)
@@ -92,8 +98,24 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
+ROUTE_JITTER_S: Final = 0.5
+"""Longest wait after a route appeared where there was none."""
 MAX_OBSOLETE: Final = 10_000
 """Further subscriptions that are removed while the link is down stay in the session."""
+
+
+class _Ended(NamedTuple):
+    """How an attempt to connect, or a connection, has ended.
+
+    Attributes:
+        reason: As text.
+        was_answered: Whether the other machine answered.
+        lacks_route: Whether this machine has no route to it.
+    """
+
+    reason: str
+    was_answered: bool = True
+    lacks_route: bool = False
 
 
 @dataclass
@@ -250,29 +272,43 @@ class Connection:
     def _run(self) -> None:
         while not self._stopping.is_set():
             started_s = monotonic()
-            reason = self.last_reason = self._connect_once()
+            ended = self._connect_once()
+            self.last_reason = ended.reason
             self.backoff.report_connection_time(monotonic() - started_s)
             if not self._stopping.is_set():
-                wait_s = self.backoff.next_wait_s()
-                log.info("%s: %s; next try in %.1f s", self.endpoint, reason, wait_s)
-                self._wait_for_retry(wait_s)
+                wait_s = self.backoff.next_wait_s(was_answered=ended.was_answered)
+                log.info(
+                    "%s: %s; next try in %.1f s", self.endpoint, ended.reason, wait_s
+                )
+                self._wait_for_retry(wait_s, lacks_route=ended.lacks_route)
 
-    def _wait_for_retry(self, wait_s: float) -> None:
-        """Wait for the next attempt; shorter once `reconnect_soon` was called."""
+    def _wait_for_retry(self, wait_s: float, *, lacks_route: bool) -> None:
+        """Wait for the next attempt.
+
+        The wait is shorter once `reconnect_soon` was called, and ends when a route
+        appears where there was none, as with a modem that has dialled in.
+        """
         deadline_s = monotonic() + wait_s
+        is_urgent = False
         self._hurry.clear()
         while not self._stopping.is_set() and (left_s := deadline_s - monotonic()) > 0:
             if self._hurry.wait(min(left_s, WAKE_INTERVAL_S)):
                 self._hurry.clear()
-                deadline_s = min(deadline_s, monotonic() + self.backoff.urgent_wait_s())
-                self._stopping.wait(max(0.0, deadline_s - monotonic()))
+                if not is_urgent:
+                    is_urgent = True
+                    urgent_s = monotonic() + self.backoff.urgent_wait_s()
+                    deadline_s = min(deadline_s, urgent_s)
+            if lacks_route and tcp.has_route(self.endpoint.host, self.endpoint.port):
+                lacks_route = False
+                jitter_s = self.backoff.rng.uniform(0.0, ROUTE_JITTER_S)
+                deadline_s = min(deadline_s, monotonic() + jitter_s)
 
-    def _connect_once(self) -> str:
-        """Connect, wait for the end of the connection, and return its reason."""
+    def _connect_once(self) -> "_Ended":
+        """Connect, and wait for the end of the connection."""
         self._generation += 1
         self._down.clear()
         if self._stopping.is_set():  # `stop` set both events just before `clear`
-            return "stopped"
+            return _Ended("stopped")
         was_up = threading.Event()
         reasons: list[str] = []
         try:
@@ -286,7 +322,11 @@ class Connection:
                 properties=codec.make_connect_properties(self.session),
             )
         except (OSError, ValueError) as error:
-            return tls.describe_tls_error(error)
+            return _Ended(
+                tls.describe_tls_error(error),
+                tcp.was_answered(error),
+                getattr(error, "errno", None) == errno.ENETUNREACH,
+            )
         self._client = client
         with self.watchdog.watch_loop(
             self._name, CALLBACK_TIMEOUT_S
@@ -299,13 +339,17 @@ class Connection:
         reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
-        return reason
+        return _Ended(reason, was_answered=not client.abort_reason)
 
     def _wait_until_down(self, was_up: threading.Event, reasons: list[str]) -> None:
         if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
             reasons.append("no answer to CONNECT")
         else:
             self._down.wait()
+
+    def _gives_up(self, waited_s: float) -> bool:
+        """Whether to end an attempt to connect by TCP."""
+        return self._stopping.is_set() or waited_s > CONNECT_TIMEOUT_S
 
     def _make_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]
@@ -315,6 +359,7 @@ class Connection:
             generation,
             self.handler.on_message,
             self.handler.on_published,
+            tcp.ConnectPolicy(self._gives_up, self._hurry.is_set),
         )
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
@@ -323,7 +368,6 @@ class Connection:
         if self.session.will is not None:
             will = self.session.will
             client.will_set(will.topic, will.payload, will.qos, will.retain)
-        client.on_socket_open = set_socket_options
         client.on_connect = self._connect_callback(was_up, reasons)
         client.on_disconnect = self._disconnect_callback(reasons)
         client.on_message = self._message_callback(generation)

@@ -15,19 +15,17 @@ Source: MQTT 5.0 section 3.3.2.3.4.
 
 import socket
 import ssl
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
 
 from service_runtime.watchdog import Heartbeat, no_heartbeat
-from spatial_mqtt import codec
+from spatial_mqtt import codec, tcp
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.transport import (
     IncomingMessage,
@@ -92,31 +90,12 @@ class TopicAliases:
             del self._last_used[oldest]
 
 
-MAX_UNSENT_BYTES: Final = 4096
-"""Limit for unsent bytes in the kernel buffer."""
-
 READ_BYTES: Final = 65536
 
 TLS_RECORD_BYTES: Final = 1300
 """Largest TLS record. A receiver decrypts a record when all of it has arrived, so the
 messages in one that takes several segments would be acknowledged together, and the
 first would seem to have taken as long as the last."""
-
-
-TCP_RTO_MAX_MS = 44
-MAX_REPEAT_MS = 3000
-"""Longest wait before TCP repeats a segment, for connections that are not renewed."""
-
-STUCK_REPEATS: Final = 3
-STUCK_WAIT_S: Final = 2.5
-"""Repetitions of a segment without an answer, and wait for the next one, from which a
-new connection is faster. The wait doubles each time, up to `MAX_REPEAT_MS` or, before
-Linux 6.15, two minutes."""
-
-TCP_INFO: Final = struct.Struct("=2xB5xI")
-"""Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
-
-LINGER: Final = struct.Struct("=ii")
 
 
 class BatchingClient(paho.Client):
@@ -128,6 +107,7 @@ class BatchingClient(paho.Client):
         on_incoming: Called with each message of QoS 0 or 1, in the network thread.
         on_answered: Called with the token of each publication of QoS 1 and the reason
             of a refusal, in the network thread.
+        policy: How long and how often the connection is requested.
     """
 
     def __init__(
@@ -136,6 +116,7 @@ class BatchingClient(paho.Client):
         generation: int,
         on_incoming: Callable[[IncomingMessage], object],
         on_answered: Callable[[int, str | None], object],
+        policy: tcp.ConnectPolicy,
     ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -154,6 +135,7 @@ class BatchingClient(paho.Client):
         self._generation = generation
         self._on_incoming = on_incoming
         self._on_answered = on_answered
+        self._policy = policy
 
     def publish_together(
         self, publications: Sequence[Publication]
@@ -185,24 +167,14 @@ class BatchingClient(paho.Client):
 
     def is_stuck(self) -> bool:
         """Whether TCP waits for long before it repeats once more what was lost."""
-        sock, option = self._sock, getattr(socket, "TCP_INFO", None)
-        if not isinstance(sock, socket.socket) or option is None:
-            return False
-        try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO.size)
-        except OSError:  # closed meanwhile
-            return False
-        repeats, wait_us = TCP_INFO.unpack(info)
-        return bool(repeats >= STUCK_REPEATS and wait_us > STUCK_WAIT_S * 1_000_000)
+        sock = self._sock
+        return isinstance(sock, socket.socket) and tcp.is_stuck(sock)
 
     def abort(self, reason: str) -> None:
         """End the connection; what the kernel has not sent is discarded."""
         self.abort_reason, sock = reason, self._sock
         if isinstance(sock, socket.socket):
-            with suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER.pack(1, 0))
-                # The method of an SSL socket changes a state that paho's thread uses.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            tcp.abort(sock)
 
     def acknowledge(self, deliveries: Iterable[IncomingMessage]) -> None:
         """Acknowledge messages of this connection, in one write."""
@@ -229,13 +201,19 @@ class BatchingClient(paho.Client):
 
     def loop_write(self) -> MQTTErrorCode:
         """Write queued packets in full segments; called by paho's thread."""
-        sock = self.socket()
+        sock = self._sock if isinstance(self._sock, socket.socket) else None
         with self._write_lock:
-            _cork(sock, is_corked=True)
+            tcp.set_cork(sock, is_corked=True)
             try:
                 return super().loop_write()
             finally:
-                _cork(sock, is_corked=False)
+                tcp.set_cork(sock, is_corked=False)
+
+    def _create_socket_connection(self) -> socket.socket:
+        sock = tcp.connect(self._host, self._port, self._policy)
+        tcp.set_options(sock)
+        sock.settimeout(self._connect_timeout)
+        return sock
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         """Write what the kernel accepts; with TLS one record, which fits a segment."""
@@ -341,22 +319,3 @@ class BatchingClient(paho.Client):
         with self._msgtime_mutex:
             self._last_msg_out = paho.time_func()
         return data[sent:]
-
-
-def set_socket_options(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
-    """Make the kernel send packets at once, and keep its buffer small."""
-    # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with suppress(OSError):  # Linux before 6.15 waits up to two minutes
-        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, MAX_REPEAT_MS)
-    watermark = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if watermark is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, watermark, MAX_UNSENT_BYTES)
-
-
-def _cork(sock: Any, *, is_corked: bool) -> None:  # noqa: ANN401 - paho's
-    """Hold back partly filled segments, where the system supports it."""
-    cork = getattr(socket, "TCP_CORK", None)
-    if sock is not None and cork is not None:
-        with suppress(OSError):  # closed meanwhile: the reader handles it
-            sock.setsockopt(socket.IPPROTO_TCP, cork, int(is_corked))

@@ -193,11 +193,12 @@ class Broker:
 
     def start(self) -> None:
         """Start or restart it, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [MOSQUITTO, "-c", str(self._config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self._config.with_suffix(".log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [MOSQUITTO, "-c", str(self._config)],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
         wait_until(self._listens)
 
     def kill(self) -> None:

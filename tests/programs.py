@@ -74,5 +74,9 @@ class Programs:
         return process.wait()
 
     def kill_all(self) -> None:
+        """Kill them; pytest shows the ends of their logs if the test has failed."""
         for name in list(self._running):
             self.kill(name)
+        for log in sorted(self._folder.glob("*.log")):
+            tail = log.read_text(errors="replace")[-3000:]
+            sys.stdout.write(f"--- {log.name}\n{tail}\n")

@@ -119,13 +119,11 @@ class Net:
     def cut(self, *, is_cut: bool) -> None:
         """Lose every frame of both directions, or none; the links stay up."""
         for namespace in (self.near, self.far):
-            inside = f"ip netns exec {namespace} nft"
-            run_command(f"{inside} flush ruleset")
-            if is_cut:
-                run_command(f"{inside} add table inet cut")
-                chain = "{ type filter hook input priority 0; policy accept; }"
-                run_command(f"{inside} add chain inet cut lost {chain}")
-                run_command(f"{inside} add rule inet cut lost iifname slow drop")
+            self._filter(namespace, "drop" if is_cut else None)
+
+    def refuse(self, *, is_refused: bool) -> None:
+        """Let the far machine refuse and reset all connections, or none."""
+        self._filter(self.far, "reject with tcp reset" if is_refused else None)
 
     def sent_bytes(self) -> int:
         """Return the bytes of frames that the near side has sent so far."""
@@ -144,6 +142,19 @@ class Net:
             self._counted(self.near, "backlog") + self._counted(self.far, "backlog")
         ):
             time.sleep(0.1)
+
+    @staticmethod
+    def _filter(namespace: str, verdict: str | None) -> None:
+        inside = f"ip netns exec {namespace} nft"
+        run_command(f"{inside} flush ruleset")
+        if verdict is not None:
+            match = "meta l4proto tcp " if "tcp" in verdict else ""
+            chain = "{ type filter hook input priority 0; policy accept; }"
+            run_command(f"{inside} add table inet cut")
+            run_command(f"{inside} add chain inet cut input {chain}")
+            run_command(
+                f"{inside} add rule inet cut input iifname slow {match}{verdict}"
+            )
 
     @staticmethod
     def _counted(namespace: str, what: str) -> int:

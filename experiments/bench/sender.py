@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.gateway_selection import GatewaySelector
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
@@ -52,6 +54,7 @@ Hand = Callable[[bool, list[int]], None]
     "--custody", type=click.Choice([c.value for c in CustodyMode]), default="auto"
 )
 @click.option("--number", type=int, default=0, help="Of this sender among several.")
+@click.option("--second-port", type=int, help="Of a second gateway on the host.")
 @click.option("--ca", help="File of the authority, for TLS.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
@@ -67,6 +70,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     window_bytes: int,
     custody: str,
     number: int,
+    second_port: int | None,
     ca: str | None,
     out: Path,
 ) -> None:
@@ -83,7 +87,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         profile = SenderProfile(
             f"bench-node-{number}", limits=limits, custody=CustodyMode(custody)
         )
-        hand = _by_uplink(endpoint, connect, profile, out, sizes)
+        second = [replace(endpoint, port=second_port)] if second_port else []
+        hand = _by_uplink([endpoint, *second], connect, profile, out, sizes)
     print("ready", flush=True)
     time.sleep(idle_s)
     handed: dict[str, float] = {}
@@ -133,8 +138,21 @@ def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
     return hand
 
 
+@dataclass(frozen=True)
+class _Gateways:
+    """A fixed list of gateways that are always healthy."""
+
+    endpoints: list[Endpoint]
+
+    def ranked_gateways(self) -> list[Endpoint]:
+        return self.endpoints
+
+    def is_healthy(self, gateway: Endpoint) -> bool:
+        return True
+
+
 def _by_uplink(
-    endpoint: Endpoint,
+    endpoints: list[Endpoint],
     connect: Connect,
     sender: SenderProfile,
     out: Path,
@@ -144,7 +162,11 @@ def _by_uplink(
     store = SqliteQueue(out.with_suffix(".db"), sender.id, boot, 500_000_000)
     uplink = Uplink(store, sender, connect, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
-    uplink.switch_to(endpoint)
+    selector = GatewaySelector(
+        uplink, _Gateways(endpoints), threading.Event(), time.monotonic
+    )
+    for loop in (selector.run_checks, selector.run):
+        threading.Thread(target=loop, daemon=True).start()
     while uplink.down_since_s is not None:
         time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Uplinks on a slow link: it drains by priority, and is renewed after an outage.
+"""Uplinks on a slow link: it drains by priority, and recovers from an outage.
 
 Two network namespaces joined by a link of 60 kbps. The order of arrival is tested,
 not the time.
@@ -7,13 +7,14 @@ not the time.
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 from conftest import wait_until
 
 from experiments.bench.gateway import NO_LIMITS, start_daemon
-from experiments.bench.net import FAR_ADDRESS, Net, Shape
+from experiments.bench.net import FAR_ADDRESS, Net, Shape, run_command
 from experiments.bench.site import Site
 from experiments.bench.wire import CELL
 
@@ -123,3 +124,36 @@ def test_link_is_connected_anew_while_tcp_waits_to_repeat(site: Site[Net]) -> No
 
     assert site.wait_for_end("receiver", 90.0), site.last_words()
     assert len(site.result("receiver")) == backlog + urgent
+
+
+WITHOUT_ROUTE = f"""
+import random, time
+from service_runtime.tls import Endpoint, TlsFiles
+from spatial_mqtt.connection import Backoff, Connection
+from spatial_mqtt.transport import BaseConnectionHandler, Session
+
+connection = Connection(
+    Endpoint("{FAR_ADDRESS}", {PORT}), Session("a"), BaseConnectionHandler(),
+    TlsFiles(allow_plain_mqtt=True), Backoff(random.Random(1), 300.0, 600.0),
+)
+connection.start()
+while not connection.last_reason:
+    time.sleep(0.1)
+print(connection.last_reason, flush=True)
+while not connection.is_up:
+    time.sleep(0.1)
+print("connected", flush=True)
+time.sleep(60)
+"""
+
+
+def test_new_route_ends_the_wait_for_the_next_attempt(site: Site[Net]) -> None:
+    """A node does not wait for minutes after its modem has dialled in."""
+    near = site.net.near
+    site.mosquitto("remote", site.net.far, PORT)
+    run_command(f"ip -n {near} link set slow down")
+    site.start("node", near, sys.executable, "-c", WITHOUT_ROUTE)
+    site.wait_for_words("node", "unreachable", 60.0)
+    run_command(f"ip -n {near} link set slow up")
+
+    site.wait_for_words("node", "connected", 60.0)

@@ -54,3 +54,12 @@ def test_urgent_wait_is_short_and_spread() -> None:
     assert 0.1 <= min(first) < max(first) <= 2.0
     assert 6.0 < max(later) <= 8.0
     assert backoff.urgent_wait_s() <= 2.0
+
+
+def test_urgent_wait_stays_short_while_nothing_answers() -> None:
+    """Only a node's own link is lost, or all machines begin to refuse before long."""
+    backoff = Backoff(random.Random(1))
+    for _ in range(20):
+        backoff.next_wait_s(was_answered=False)
+
+    assert max(backoff.urgent_wait_s() for _ in range(100)) <= 2.0

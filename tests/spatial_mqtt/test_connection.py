@@ -17,7 +17,6 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.correlation import encode_correlation
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.paho_client import MAX_REPEAT_MS, TCP_RTO_MAX_MS, set_socket_options
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication, Session
@@ -150,20 +149,6 @@ def test_subscriptions_are_restored_after_a_broker_restart(
 
     assert link.recorder.payloads() == [b"again"]
     assert len(link.recorder.ups) == 2
-
-
-@pytest.mark.broker
-def test_repetitions_of_tcp_are_not_minutes_apart() -> None:
-    """Where the kernel has a limit; elsewhere the connection works without it."""
-    with socket.socket() as sock:
-        set_socket_options(paho.Client(paho.CallbackAPIVersion.VERSION2), None, sock)
-        try:
-            repeat_ms = sock.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
-        except OSError:
-            repeat_ms = MAX_REPEAT_MS
-
-        assert repeat_ms == MAX_REPEAT_MS
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_disconnected_link_accepts_no_message(broker: Broker, connect: Connect) -> None:

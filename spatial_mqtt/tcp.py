@@ -1,0 +1,177 @@
+"""TCP below MQTT: connecting within limits, small kernel buffers, lost connections."""
+
+import errno
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+MAX_UNSENT_BYTES: Final = 4096
+"""Limit for unsent bytes in the kernel buffer."""
+
+TCP_RTO_MAX_MS: Final = 44
+MAX_REPEAT_MS: Final = 3000
+"""Longest wait before TCP repeats a segment, for connections that are not renewed."""
+
+STUCK_REPEATS: Final = 3
+STUCK_WAIT_S: Final = 2.5
+"""Repetitions of a segment without an answer, and wait for the next one, from which a
+new connection is faster. The wait doubles each time, up to `MAX_REPEAT_MS` or, before
+Linux 6.15, two minutes."""
+
+TCP_INFO: Final = struct.Struct("=2xB5xI")
+"""Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
+
+LINGER: Final = struct.Struct("=ii")
+CONNECT_POLL_S: Final = 0.1
+
+REQUEST_AGAIN_S: Final = 2.0
+"""Interval of further requests for an urgent connection. Linux repeats a request after
+1, 2, 3, 4, 6 and 10 s, before 6.5 after 1, 3 and 7 s: a link that is back in between
+would stay unused."""
+
+NO_PATH: Final = frozenset({
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.EHOSTDOWN,
+})
+
+
+class NoAnswerError(TimeoutError):
+    """No machine has answered the request for a connection."""
+
+
+class ConnectPolicy(NamedTuple):
+    """How long and how often a connection is requested.
+
+    Attributes:
+        gives_up: Called several times a second with the seconds since the first
+            request to an address; ends the attempt by returning True.
+        is_urgent: Whether to request anew every `REQUEST_AGAIN_S`, beside the earlier
+            requests; the first that is answered counts.
+    """
+
+    gives_up: Callable[[float], bool]
+    is_urgent: Callable[[], bool] = lambda: False
+
+
+def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
+    """Connect to the first address of a host that accepts.
+
+    Raises:
+        OSError: None accepts; `NoAnswerError` if the last one has not answered.
+    """
+    failure: OSError = OSError(f"{host} has no address")
+    for family, _, _, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        try:
+            return _connect_to(family, address, policy)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _connect_to(
+    family: int,
+    address: Any,  # noqa: ANN401 - differs between families
+    policy: ConnectPolicy,
+) -> socket.socket:
+    pending: dict[int, socket.socket] = {}
+    poll = select.poll()  # not `select`, which refuses descriptors above 1023
+    waited_s, next_s = 0.0, 0.0
+    try:
+        while not policy.gives_up(waited_s):
+            if not pending or (policy.is_urgent() and waited_s >= next_s):
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                pending[sock.fileno()] = sock
+                _request(sock, address)
+                poll.register(sock, select.POLLOUT)
+                next_s = waited_s + REQUEST_AGAIN_S
+            for number, _ in poll.poll(CONNECT_POLL_S * 1000):
+                _raise(pending[number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                return pending.pop(number)
+            waited_s += CONNECT_POLL_S
+        raise NoAnswerError("no answer")
+    finally:
+        for sock in pending.values():
+            sock.close()
+
+
+def _request(sock: socket.socket, address: Any) -> None:  # noqa: ANN401 - as above
+    sock.setblocking(False)
+    code = sock.connect_ex(address)
+    if code != errno.EINPROGRESS:
+        _raise(code)
+
+
+def _raise(code: int) -> None:
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def was_answered(error: Exception) -> bool:
+    """Whether a failed attempt to connect reached the other machine."""
+    if isinstance(error, (NoAnswerError, socket.gaierror)):
+        return False
+    return not (isinstance(error, OSError) and error.errno in NO_PATH)
+
+
+def has_route(host: str, port: int) -> bool:
+    """Whether this machine has a route to an address; sends nothing.
+
+    False for names, because to resolve one takes a network.
+    """
+    try:
+        ((family, _, _, _, address),) = socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(address)
+    except OSError:
+        return False
+    return True
+
+
+def set_options(sock: socket.socket) -> None:
+    """Make the kernel send packets at once, and keep its buffer small."""
+    # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with suppress(OSError):  # Linux before 6.15 waits up to two minutes
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, MAX_REPEAT_MS)
+    watermark = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if watermark is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, watermark, MAX_UNSENT_BYTES)
+
+
+def set_cork(sock: socket.socket | None, *, is_corked: bool) -> None:
+    """Hold back partly filled segments, where the system supports it."""
+    cork = getattr(socket, "TCP_CORK", None)
+    if sock is not None and cork is not None:
+        with suppress(OSError):  # closed meanwhile: the reader handles it
+            sock.setsockopt(socket.IPPROTO_TCP, cork, int(is_corked))
+
+
+def is_stuck(sock: socket.socket) -> bool:
+    """Whether TCP waits for long before it repeats once more what was lost."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None:
+        return False
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO.size)
+    except OSError:  # closed meanwhile
+        return False
+    repeats, wait_us = TCP_INFO.unpack(info)
+    return bool(repeats >= STUCK_REPEATS and wait_us > STUCK_WAIT_S * 1_000_000)
+
+
+def abort(sock: socket.socket) -> None:
+    """End a connection; what the kernel has not sent is discarded."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER.pack(1, 0))
+        # The method of an SSL socket changes a state that paho's thread uses.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,155 @@
+"""Connecting by TCP to machines that answer, refuse or are silent."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from conftest import wait_until
+
+from service_runtime.tls import Endpoint
+from spatial_mqtt import connection as connection_module
+from spatial_mqtt import tcp
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.transport import BaseConnectionHandler, Session
+
+PATIENT = tcp.ConnectPolicy(lambda _waited_s: False)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port whose queue of connections is full, so that the kernel drops requests."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        with socket.create_connection(server.getsockname()):
+            yield server.getsockname()[1]
+
+
+@pytest.fixture
+def refusing_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def test_attempt_ends_when_it_is_given_up(silent_port: int) -> None:
+    """It does not wait for the kernel's two minutes."""
+    with pytest.raises(tcp.NoAnswerError, match="no answer") as raised:
+        tcp.connect(
+            "127.0.0.1", silent_port, tcp.ConnectPolicy(lambda waited_s: waited_s > 0.2)
+        )
+
+    assert not tcp.was_answered(raised.value)
+
+
+def test_refusal_is_an_answer(refusing_port: int) -> None:
+    with pytest.raises(ConnectionRefusedError, match="refused") as raised:
+        tcp.connect("127.0.0.1", refusing_port, PATIENT)
+
+    assert tcp.was_answered(raised.value)
+
+
+def test_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``localhost`` is often an IPv6 address that refuses, then an IPv4 one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        stream = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        addresses = [(*stream, ("127.9.9.9", port)), (*stream, ("127.0.0.1", port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        with tcp.connect("gateway", port, PATIENT) as sock:
+            assert sock.getpeername() == ("127.0.0.1", port)
+
+
+def test_name_without_address_is_no_answer() -> None:
+    with pytest.raises(OSError, match=r"ame") as raised:
+        tcp.connect("gateway.invalid", 1883, PATIENT)
+
+    assert not tcp.was_answered(raised.value)
+
+
+def test_route_is_known_without_a_packet() -> None:
+    assert tcp.has_route("127.0.0.1", 1)
+    assert not tcp.has_route("gateway.invalid", 1)
+
+
+def test_repetitions_of_tcp_are_not_minutes_apart() -> None:
+    """Where the kernel has a limit; elsewhere the connection works without it."""
+    with socket.socket() as sock:
+        tcp.set_options(sock)
+        try:
+            repeat_ms = sock.getsockopt(socket.IPPROTO_TCP, tcp.TCP_RTO_MAX_MS)
+        except OSError:
+            repeat_ms = tcp.MAX_REPEAT_MS
+
+        assert repeat_ms == tcp.MAX_REPEAT_MS
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_stop_does_not_wait_for_an_attempt(silent_port: int) -> None:
+    """A node that changes its gateway does not wait for the one that is silent."""
+    connection = Connection(
+        Endpoint("127.0.0.1", silent_port), Session("a"), BaseConnectionHandler()
+    )
+    connection.start()
+    time.sleep(0.3)  # it requests the connection at once
+    stopping = threading.Thread(target=connection.stop)
+    stopping.start()
+    stopping.join(connection_module.CONNECT_TIMEOUT_S / 2)
+
+    assert not stopping.is_alive()
+
+
+def test_urgent_connection_is_requested_again(
+    silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request is repeated by the kernel only after ever longer waits.
+
+    Its machine answers a later one from another port, as after an outage.
+    """
+    monkeypatch.setattr(tcp, "REQUEST_AGAIN_S", 0.2)
+    requests: list[socket.socket] = []
+    request = tcp._request  # noqa: SLF001 - counts its calls
+
+    def counted(sock: socket.socket, address: object) -> None:
+        requests.append(sock)
+        answering = server.getsockname()
+        request(sock, answering if len(requests) == 3 else address)
+
+    monkeypatch.setattr(tcp, "_request", counted)
+    policy = PATIENT._replace(is_urgent=lambda: True)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        tcp.connect("127.0.0.1", silent_port, policy) as sock,
+    ):
+        assert sock.getpeername() == server.getsockname()
+        assert sock is requests[2]
+    assert [each.fileno() for each in requests] == [-1, -1, -1]
+
+
+def test_urgent_message_makes_a_waiting_connection_request_again(
+    silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be put while the connection already waits for an answer."""
+    monkeypatch.setattr(tcp, "REQUEST_AGAIN_S", 0.1)
+    requests: list[object] = []
+    request = tcp._request  # noqa: SLF001 - counts its calls
+
+    def counted(sock: socket.socket, address: object) -> None:
+        requests.append(sock)
+        request(sock, address)
+
+    monkeypatch.setattr(tcp, "_request", counted)
+    connection = Connection(
+        Endpoint("127.0.0.1", silent_port), Session("a"), BaseConnectionHandler()
+    )
+    connection.start()
+    wait_until(lambda: requests)
+    time.sleep(0.5)
+    before = len(requests)
+    connection.reconnect_soon()
+    wait_until(lambda: len(requests) > 3)
+    connection.stop()
+
+    assert before == 1
