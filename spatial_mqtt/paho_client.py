@@ -301,8 +301,31 @@ class BatchingClient(paho.Client):
         packets.clear()
         with self._write_lock:
             rest = data if self._out_packet else self._write_directly(data)
-            if rest:
+            if len(rest) < len(data):
+                self._queue_rest(kind, rest)
+            else:
                 self._packet_queue(kind, rest, 0, 1)
+
+    def _queue_rest(self, kind: int, rest: bytes) -> None:
+        """Queue what the kernel did not accept before all other packets.
+
+        Other threads queue a PUBREL, SUBSCRIBE or PINGREQ at any time. Between the two
+        parts of a packet it would become a part of its payload.
+        """
+        if not rest:
+            return
+        self._out_packet.appendleft({
+            "command": kind,
+            "mid": 0,
+            "qos": 1,
+            "pos": 0,
+            "to_process": len(rest),
+            "packet": rest,
+            "info": None,
+        })
+        if self._sockpairW is not None:
+            with suppress(BlockingIOError):  # paho's thread is being woken already
+                self._sockpairW.send(b"0")
 
     def _write_directly(self, data: bytes) -> bytes:
         """Write what the kernel accepts, without paho's thread; return the rest.

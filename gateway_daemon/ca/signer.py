@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 SILENCE_S = 60.0
 LOG_INTERVAL_S = 3600.0
-RESULTS: Final = ("renewed", "early", "contested", "refused")
+RESULTS: Final = ("renewed", "early", "contested", "refused", "failed")
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
@@ -151,6 +151,9 @@ class RenewalSigner(BaseConnectionHandler):
             # No answer to an unproven name.
             self._report_refusal(message.topic, "refused", error)
             return
+        except OSError as error:  # also of a token
+            self._report_refusal(message.topic, "failed", error)
+            return
         try:
             answer = self._renewed(request)
             self._counts["renewed"] += 1
@@ -161,6 +164,9 @@ class RenewalSigner(BaseConnectionHandler):
             answer = self._refuse(message.topic, "contested", error)
         except (FieldError, CertificateRefusedError) as error:
             answer = self._refuse(message.topic, "refused", error)
+        except OSError as error:
+            self._report_refusal(message.topic, "failed", error)
+            answer = RenewalAnswer(refused="an error of the signer, see its log")
         self._connection.publish(
             Publication(renewal_answer_topic(name), answer.encode())
         )
@@ -176,7 +182,8 @@ class RenewalSigner(BaseConnectionHandler):
         logged_s = self._logged_s.get((topic, result), -LOG_INTERVAL_S)
         if now_s - logged_s >= LOG_INTERVAL_S:
             self._logged_s[topic, result] = now_s
-            level = logging.ERROR if result == "contested" else logging.WARNING
+            is_ours = result in {"contested", "failed"}
+            level = logging.ERROR if is_ours else logging.WARNING
             log.log(level, "not renewed on %s: %s", topic, error)
 
     def _holder(self, request: RenewalRequest, topic: str) -> str:

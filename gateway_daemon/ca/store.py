@@ -293,15 +293,18 @@ class AuthorityFolder:
     def _keep(
         self, authority: CertificateAuthority, register: CertificateRegister
     ) -> None:
+        """Write the lists of revocations, and the register last.
+
+        After an error, as of a token or a full disk, the register has no change yet, so
+        that the command can be repeated.
+        """
         now_s, revoked = self._wall_s(), register.list_revoked()
         infrastructure = authority.make_crl(revoked, now_s, for_infrastructure=True)
-        write_file(
-            self.path / REGISTER_FILE, msgspec.json.encode(register), PUBLIC_MODE
-        )
+        everyone = authority.make_crl(revoked, now_s)
+        entries = msgspec.json.encode(register)
         write_file(self.path / INFRASTRUCTURE_CRL_FILE, infrastructure, PUBLIC_MODE)
-        write_file(
-            self.path / CRL_FILE, authority.make_crl(revoked, now_s), PUBLIC_MODE
-        )
+        write_file(self.path / CRL_FILE, everyone, PUBLIC_MODE)
+        write_file(self.path / REGISTER_FILE, entries, PUBLIC_MODE)
 
     def _bytes(self, name: str) -> bytes:
         try:

@@ -208,7 +208,8 @@ class SubscriptionDiscovery(BaseConnectionHandler):
 
     Stock Mosquitto publishes on ``$SYS/broker/log/...`` when its configuration has
     ``log_dest topic`` and ``log_type subscribe unsubscribe notice``. In the persistent
-    session the broker stores log lines while the daemon is down.
+    session the broker stores log lines while the daemon is down, and until the table
+    with them is on disk.
 
     Args:
         gateway_id: Name of the session.
@@ -237,10 +238,13 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         self._on_change = on_change
         self._table = SubscriptionTable(_read_saved(path))
         self._filters: frozenset[str] | None = None
+        self._saved: SavedSubscriptions | None = None
+        self._unsaved: list[IncomingMessage] = []
         session = Session(
             f"{gateway_id}-watch",
             filters=tuple((topic, 1) for topic in DISCOVERY_TOPICS),
             expiry_s=SESSION_EXPIRY_S,
+            manual_ack=True,
         )
         self._is_subscribed = False
         self._connection = connect(session, self)
@@ -283,6 +287,7 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         handle = handlers.get(message.topic, self._table.unregister)
         with self._lock:
             handle(message.payload.decode(errors="replace"))
+            self._unsaved.append(message)
         self._changed.set()
 
     def on_subscribed(self) -> None:
@@ -304,14 +309,25 @@ class SubscriptionDiscovery(BaseConnectionHandler):
     def _apply_change(self) -> None:
         with self._lock:
             filters, state = self._table.filters, self._table.to_state()
+            unsaved, self._unsaved = self._unsaved, []
+        self._save(state)
+        self._connection.acknowledge(*unsaved)
         if filters == self._filters:
             return
         self._filters = filters
-        write_best_effort(self._path, msgspec.json.encode(state))
         text = _shown(filters)
         if self._log_limit.count(text) is not None:
             log.info("clients subscribe to %s", text)
         self._on_change(filters)
+
+    def _save(self, state: SavedSubscriptions) -> None:
+        """Write the table if it has changed, also where the filters are the same.
+
+        A second client of a filter keeps it when the first one leaves.
+        """
+        if state != self._saved:
+            is_saved = write_best_effort(self._path, msgspec.json.encode(state))
+            self._saved = state if is_saved else None
 
 
 def _shown(filters: frozenset[str]) -> str:

@@ -142,9 +142,9 @@ class BrokerSession(BaseConnectionHandler):
         """Start to connect."""
         self._connection.start()
 
-    def stop(self) -> None:
-        """Disconnect."""
-        self._connection.stop()
+    def stop(self, *, leaves_will: bool = False) -> None:
+        """Disconnect; with `leaves_will` the broker publishes the will."""
+        self._connection.stop(send_disconnect=not leaves_will)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = True) -> None:
         """Publish a message; it is lost while the broker is disconnected."""

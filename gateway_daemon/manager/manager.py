@@ -264,10 +264,11 @@ class Manager:
             self._probes.stop()
         if self._scaler is not None:
             self._scaler.stop()
-        away = ManagerView(self._registry.manager_id, is_away=True)
-        self._own.publish(MANAGER_VIEW, msgspec.json.encode(away))
-        for part in (*self._parts, self._own, *self._peers):
+        for part in (*self._parts, *self._peers):
             part.stop()
+        # The will comes after all that the loop still publishes. A message at QoS 2
+        # would be lost if DISCONNECT followed before the broker's answer.
+        self._own.stop(leaves_will=True)
         self._inbox.put(None)
 
     @property

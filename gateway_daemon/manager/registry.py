@@ -194,7 +194,8 @@ class Registry:
 
         The first certificate keeps an address until an administrator removes the
         gateway. It has one address: at a new one it keeps its areas. It may move once
-        an hour, because each move leaves tombstones.
+        an hour, because each move leaves tombstones. An address with a stamp of the
+        future, from a clock that was ahead, does not hold it back.
 
         Args:
             gateway: The address.
@@ -219,7 +220,8 @@ class Registry:
             for key, record in self.records.items()
             if key.kind == "owner" and record.value == (name,)
         }
-        if any(now_ms - since_ms < MOVE_INTERVAL_MS for since_ms in earlier.values()):
+        ages_ms = [abs(now_ms - since_ms) for since_ms in earlier.values()]
+        if any(age_ms < MOVE_INTERVAL_MS for age_ms in ages_ms):
             known = ", ".join(map(str, earlier))
             rule = f"the address of {name}, {known}, for an hour after a change"
             raise DirectoryError("broker_info", rule, str(gateway))

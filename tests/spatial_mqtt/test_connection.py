@@ -17,6 +17,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.correlation import encode_correlation
 from spatial_mqtt.errors import BrokerError
+from spatial_mqtt.paho_client import BatchingClient
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication, Session
@@ -353,6 +354,37 @@ def test_small_messages_leave_at_once(broker: Broker, connect: Connect) -> None:
 
     assert sock is not None
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.broker
+def test_packet_of_another_thread_does_not_split_a_message(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes were written into the message of which the kernel took a part."""
+    link = connect(broker, Session("a", filters=(("/1", 1),)))
+    write = BatchingClient._write_directly  # noqa: SLF001 - forces the race
+    parts: list[int] = []
+
+    def write_a_part(client: BatchingClient, data: bytes) -> bytes:
+        rest = write(client, data)
+        if 0 < len(rest) < len(data):
+            parts.append(len(rest))
+            other = threading.Thread(
+                target=link.connection.subscribe, args=([("/2", 1)],)
+            )
+            other.start()
+            other.join()
+        return rest
+
+    monkeypatch.setattr(BatchingClient, "_write_directly", write_a_part)
+    payload = bytes(range(256)) * 40_000
+    link.connection.publish(Publication("/1", payload, qos=1))
+    link.connection.publish(Publication("/2", b"after it", qos=1))
+    wait_until(lambda: len(link.recorder.messages) == 2 or link.recorder.downs)
+
+    assert parts
+    assert not link.recorder.downs
+    assert [m.payload for m in link.recorder.messages] == [payload, b"after it"]
 
 
 @pytest.mark.broker

@@ -1,5 +1,6 @@
 """The authority: names, files, register."""
 
+import errno
 import json
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from cryptography import x509
 from trust_bench import HOUR_S, IssuingAuthority, run_ca
 
+from gateway_daemon.ca import store
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
 from gateway_daemon.ca.authority import (
     AuthorityFileError,
@@ -90,6 +92,31 @@ def test_second_authority_is_refused(authority: IssuingAuthority) -> None:
         authority.folder.create("again")
 
     assert (authority.folder.path / "ca.key").read_bytes() == before
+
+
+@pytest.mark.parametrize("full", ["revoked.pem", "revoked-infrastructure.pem"])
+def test_revocation_that_failed_can_be_repeated(
+    authority: IssuingAuthority, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    """The register said "revoked" already, so the list was never written again."""
+    authority.issue("node", "n1", CELL)
+    serial = int(authority.folder.load_register().issued[-1].serial, 16)
+    write = store.write_file
+
+    def write_until_full(path: Path, *more: object) -> None:
+        if path.name == full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_file", write_until_full)
+        with pytest.raises(OSError, match="No space left"):
+            authority.folder.revoke("n1")
+    authority.folder.revoke("n1")
+
+    for name in ("revoked.pem", "revoked-infrastructure.pem"):
+        listed = x509.load_pem_x509_crl((authority.folder.path / name).read_bytes())
+        assert listed.get_revoked_certificate_by_serial_number(serial) is not None
 
 
 def test_password_encrypts_the_key(tmp_path: Path) -> None:

@@ -142,6 +142,33 @@ def test_revoked_certificate_is_not_renewed(
         renew_if_due(node, time.time(), is_forced=True)
 
 
+@pytest.mark.parametrize("missing", ["register.json", "ca.key"])
+def test_signer_goes_on_when_its_files_cannot_be_used(
+    node: TlsFiles,
+    authority: IssuingAuthority,
+    signer: TrustedBroker,
+    join: Join,
+    missing: str,
+) -> None:
+    """A full disk, a token without power; it ended, with the requests that waited."""
+    path, away = authority.folder.path / missing, authority.folder.path / "away"
+    log = signer.log.with_name("signer.log")
+    path.rename(away)
+    person = join(signer.nodes, authority.files("n1"), "n1", "/api/certificate/#")
+    tls = authority.files("n1")
+    held = CertificateWithKey.load(
+        Path(tls.certificate or "").read_bytes(), Path(tls.key or "").read_bytes()
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    person.say(renewal_topic("n1"), RenewalRequest.create(held, key).encode())
+    wait_until(lambda: f"({missing})" in log.read_text())
+    away.rename(path)
+    person.stop()
+
+    assert renew_if_due(node, time.time()).startswith("renewed: ")
+    assert "Traceback" not in log.read_text()
+
+
 def test_renewal_of_another_holders_certificate_is_refused(
     signer: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:

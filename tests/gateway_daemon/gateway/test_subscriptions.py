@@ -255,6 +255,72 @@ def test_clients_and_registrations_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(table.to_state().lasting) == 10
 
 
+@pytest.fixture
+def logging_broker(make_broker: Callable[..., Broker]) -> Broker:
+    """A broker that logs subscriptions, as on a gateway."""
+    kinds = ("subscribe", "unsubscribe", "notice")
+    return make_broker("log_dest topic", *(f"log_type {kind}" for kind in kinds))
+
+
+def discover(
+    broker: Broker, folder: Path, on_change: Callable[[frozenset[str]], object]
+) -> SubscriptionDiscovery:
+    """Start the discovery of subscriptions of a gateway."""
+    discovery = SubscriptionDiscovery(
+        "gw",
+        lambda session, handler: Connection(broker.endpoint, session, handler),
+        folder / "subscriptions.json",
+        on_change,
+        time.monotonic,
+    )
+    discovery.start()
+    wait_until(lambda: discovery.is_up)
+    return discovery
+
+
+@pytest.mark.broker
+def test_filter_of_two_clients_outlasts_a_restart_and_the_first_client(
+    logging_broker: Broker, tmp_path: Path
+) -> None:
+    """The second one was not stored, as the filters were the same with it."""
+    seen: list[frozenset[str]] = []
+    first_run = discover(logging_broker, tmp_path, seen.append)
+    analyst = Client(logging_broker.endpoint, "analyst", "/5/#")
+    wait_until(lambda: "/5/#" in seen[-1])
+    siren = Client(logging_broker.endpoint, "siren", "/5/#")
+    table = first_run._table  # noqa: SLF001 - nothing else shows that it was logged
+    wait_until(lambda: "siren" in table.to_state().clients)
+    first_run.stop()
+    second_run = discover(logging_broker, tmp_path, seen.append)
+    analyst.connection.stop()
+    later = Client(logging_broker.endpoint, "later", "/7/#")
+    wait_until(lambda: "/7/#" in seen[-1])
+    for each in (siren, later):
+        each.connection.stop()
+    second_run.stop()
+
+    assert "/5/#" in seen[-1]
+
+
+@pytest.mark.broker
+def test_subscription_that_is_not_on_disk_at_the_end_is_logged_again(
+    logging_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was acknowledged before, and the siren missed alarms until it reconnected."""
+    seen: list[frozenset[str]] = []
+    monkeypatch.setattr(subscriptions, "CHANGE_INTERVAL_S", 3600)
+    first_run = discover(logging_broker, tmp_path, seen.append)
+    siren = Client(logging_broker.endpoint, "siren", "/5/#")
+    table = first_run._table  # noqa: SLF001 - nothing else shows that it was logged
+    wait_until(lambda: "siren" in table.to_state().clients)
+    first_run.stop()
+    monkeypatch.undo()
+    second_run = discover(logging_broker, tmp_path, seen.append)
+    wait_until(lambda: "/5/#" in seen[-1])
+    siren.connection.stop()
+    second_run.stop()
+
+
 @pytest.mark.broker
 def test_thousands_of_subscriptions_are_applied_together(
     make_broker: Callable[..., Broker],

@@ -184,6 +184,18 @@ def test_certificate_has_one_address() -> None:
     assert moved.with_notice(GatewayNotice(GW2, "up")).gateways == moved.gateways
 
 
+def test_certificate_may_move_after_a_clock_was_years_ahead() -> None:
+    """Later stamps are ahead, too: it was refused "for an hour", which was years."""
+    ahead_ms, now_ms = 2_000_000_000_000, 1_800_000_000_000
+    registry = registry_with(GW1).with_owner(GW1, "gw-1", ahead_ms)
+    registry = registry.with_areas(AreaSetting(GW1, topics=("/1/2",)), now_ms)
+    moved = registry.with_owner(GW2, "gw-1", now_ms)
+
+    assert moved.gateways == (BrokerEntry("/1/2", GW2),)
+    with pytest.raises(DirectoryError, match="for an hour after a change"):
+        registry.with_owner(GW2, "gw-1", ahead_ms - MOVE_INTERVAL_MS + 1)
+
+
 def test_owner_survives_encoding() -> None:
     """Managers share it, and the registry's file contains it."""
     registry = registry_with(GW1).with_owner(GW1, "gw-1", 1)
