@@ -296,6 +296,23 @@ def test_gauge_that_returns_is_scored_from_a_saved_state() -> None:
     assert sum(bool(each) for each in rain_mm) >= 10
 
 
+def test_counter_that_regains_its_value_after_hours_is_doubted() -> None:
+    """A counter that is read as zero for seven dry hours: its return is no rain."""
+    sums_mm = [30.0] * 6 + [0.0] * 42 + [30.0] * 4
+    hot, whole = HotStore(), Store()
+    messages = [
+        pack(T0 + 600.0 * n + 3, rain_mm=sum_mm) for n, sum_mm in enumerate(sums_mm)
+    ]
+    for message in messages:
+        hot.add(message)
+    whole.add([o for message in messages for o in message])
+
+    assert_equal(hot, whole, 0)
+    assert hot.ways[10:48] == ["newest"] * 38
+    flags = [o.flag for o in hot.silver.values() if o.name == "rain"]
+    assert flags.count(Flag.SUSPECT) == 2
+
+
 @pytest.mark.parametrize("every_s", [600, 3600])
 def test_sensor_with_rare_reports_is_held_as_in_one_scoring(every_s: int) -> None:
     """A wire that reports every two hours is silent after six, and after its cut too.
