@@ -50,9 +50,6 @@ class AnalysedState:
     r60_at_s: float | None = None
 
 
-NOTHING_ANALYSED: Final = AnalysedState()
-
-
 @dataclass(frozen=True)
 class AnalysedRain:
     """Analysed rain of one ten-minute step of a cell.

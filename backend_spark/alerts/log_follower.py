@@ -46,10 +46,10 @@ class LogFollower:
 
     def next_segments(self, max_count: int) -> list[SegmentName]:
         """Segments after the offset, round-robin over the streams."""
-        names = self._probe(max_count)
-        if not names and self.monotonic_s() >= self._list_at_s:
-            names = self._list()[:max_count]
-        return names
+        # Also while known streams go on: a storm at one must not hide a new one.
+        if self.monotonic_s() >= self._list_at_s:
+            return self._list()[:max_count]
+        return self._probe(max_count)
 
     def mark_read(self, names: list[SegmentName]) -> None:
         """Move the offset past segments."""

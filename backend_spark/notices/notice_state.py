@@ -250,8 +250,9 @@ def read_notices(path: Path) -> dict[str, Notice]:
 class LevelReader:
     """Reads the present level of each cell.
 
-    The first reading goes back as far as a hold lasts, later ones only as far as a
-    level is current: the notices in force carry the cells that are silent since.
+    A cell that is silent for longer than a level is current is in a reading only if its
+    row is new or has changed, as in the first reading or after a delay: otherwise the
+    notice in force carries it.
 
     Args:
         tables: The tables.
@@ -265,18 +266,24 @@ class LevelReader:
         self._tables = tables
         self._max_age_s = max_age_s
         self._limits = limits
-        self._is_first = True
+        self._rows: dict[str, Mapping[str, Any]] = {}
 
     def __call__(self, now_s: float) -> Mapping[str, CurrentLevel]:
         """Present levels by cell token."""
-        back_s = self._limits.hold_s if self._is_first else self._max_age_s
+        back_s = max(self._limits.hold_s, self._max_age_s)
         since, until = (
             datetime.fromtimestamp(at_s, UTC)
             for at_s in (now_s - back_s, now_s + AHEAD_S)
         )
         newest = self._tables.newest_levels(ROW_COLUMNS, since, until)
-        self._is_first = False
-        return select_current_levels(newest, now_s, self._max_age_s, self._limits)
+        current_s, before = now_s - self._max_age_s, self._rows
+        self._rows = {row["cell"]: row for row in newest}
+        rows = (
+            row
+            for row in newest
+            if row["at"].timestamp() >= current_s or row != before.get(row["cell"])
+        )
+        return select_current_levels(rows, now_s, self._max_age_s, self._limits)
 
 
 def select_current_levels(

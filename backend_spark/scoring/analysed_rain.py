@@ -16,7 +16,6 @@ from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
 from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science.analysed_rain import (
-    NOTHING_ANALYSED,
     AnalysedRain,
     AnalysedState,
     check_beside_analysis,
@@ -62,7 +61,10 @@ def find_analysed(
     index_mm: float | None,
     r60_mm: float | None,
 ) -> Finding | None:
-    """Finding of the analyses known at a moment; the last one holds its level.
+    """Finding of the analyses known at a moment; the last ones hold their level.
+
+    Where the newest index or rain is too old, what takes its place may raise the level
+    of the last ones, and does not lower it.
 
     Args:
         analyses: Of the cell; None without.
@@ -74,11 +76,12 @@ def find_analysed(
     if analyses is None:
         return None
     state = analyses.state(at_s)
-    if state != NOTHING_ANALYSED:
-        return judge_analysis(state, criteria, index_mm, r60_mm)
+    found = judge_analysis(state, criteria, index_mm, r60_mm)
+    if state.index_mm is not None and state.r60_mm is not None:
+        return found
     last = judge_analysis(analyses.state(at_s, HOLD_S), criteria)
-    if last is None:
-        return None
+    if last is None or (found is not None and found.level >= last.level):
+        return found
     return Finding(last.level, Reason(ReasonCode.HELD, because=last.reason))
 
 

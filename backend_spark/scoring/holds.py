@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import Any, Final
 
@@ -247,10 +248,14 @@ class SensorHold:
     Attributes:
         held: The held judgement.
         until_s: Unix time at which it ends; None while the sensor is silent.
+        last_s: Unix time of its last sure reading; 0 in states of earlier versions.
+        limit_s: Time without a reading from which the sensor is silent.
     """
 
     held: HeldLevel
     until_s: float | None = None
+    last_s: float = 0.0
+    limit_s: float = GRACE_S
 
 
 class SensorHolds:
@@ -316,21 +321,25 @@ class SensorHolds:
         return_s = 0 if sensor in self._switches else RETURN_S
         if past is not None:
             back = times[bisect_right(times, past_s) :]
-            until_s = past.until_s
-            if until_s is None and back:
-                until_s = back[0] + return_s
-            gaps.append(_Gap(past_s, GRACE_S, replace(past, until_s=until_s)))
+            if past.until_s is not None:
+                back_s = past.until_s - return_s
+            else:
+                back_s = back[0] if back else inf
+            if back_s - past.last_s > past.limit_s:
+                until_s = _hold_end_s(back_s, return_s)
+                gaps.append(_Gap(past_s, replace(past, until_s=until_s), back_s))
         for at, last_s in enumerate(times):
             if at + 1 < len(times) and times[at + 1] - last_s <= GRACE_S:
                 continue
             limit_s = _silent_after_s(times[max(0, at - USUAL_READINGS) : at + 1])
-            is_last = at + 1 == len(times)
-            if is_last or times[at + 1] - last_s > limit_s:
+            back_s = times[at + 1] if at + 1 < len(times) else inf
+            if back_s - last_s > limit_s:
                 end_s = step_end_s(last_s)
                 held = self._last_finding(sensor, end_s, gaps)
-                until_s = None if is_last else times[at + 1] + return_s
+                until_s = _hold_end_s(back_s, return_s)
                 if held is not None:
-                    gaps.append(_Gap(end_s, limit_s, SensorHold(held, until_s)))
+                    hold = SensorHold(held, until_s, last_s, limit_s)
+                    gaps.append(_Gap(end_s, hold, back_s))
         yield from gaps
 
     def _last_finding(
@@ -431,13 +440,13 @@ class _Gap:
 
     Attributes:
         from_s: End of the step of the last reading before it.
-        limit_s: Time without a reading from which the sensor is silent.
         hold: What is held.
+        back_s: Unix time of the first reading after it; infinite without one.
     """
 
     from_s: float
-    limit_s: float
     hold: SensorHold
+    back_s: float
 
     def contains(self, end_s: float) -> bool:
         """Whether the hold is in force at the end of a step."""
@@ -445,9 +454,17 @@ class _Gap:
         return self.from_s < end_s and (until_s is None or end_s < until_s)
 
     def is_long(self, end_s: float) -> bool:
-        """Whether the gap is longer than the usual interval of the sensor."""
-        has_returned = self.hold.until_s is not None
-        return has_returned or end_s - self.hold.held.known_until_s > self.limit_s
+        """Whether the sensor has been silent up to a step, or was before it returned.
+
+        What comes after the step does not count, so that a later pass gives the same.
+        """
+        silent_s = end_s - self.hold.held.known_until_s
+        return end_s >= self.back_s or silent_s > self.hold.limit_s
+
+
+def _hold_end_s(back_s: float, return_s: float) -> float | None:
+    """End of the hold of a sensor that returns then; None if it does not."""
+    return back_s + return_s if back_s < inf else None
 
 
 def _silent_after_s(times: Sequence[float]) -> float:

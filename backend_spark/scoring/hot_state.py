@@ -272,7 +272,8 @@ def keep_readings(
             since_s = min(at_s - tail, begins_s.get(node, at_s))
         if readings[0].is_rain:
             since_s = min(since_s, at_s - (REREAD_S if all_rain else RAIN_TAIL_S))
-        places = {*range(_first_of_tail(readings, since_s), len(readings))}
+        first = _first_of_tail(readings, since_s)
+        places = {*range(first, len(readings)), *_places_of_fall(readings, first)}
         places |= _places_of_last(readings)
         places |= _places_by_kind(readings, at_s)
         yield from (readings[place] for place in sorted(places))
@@ -296,6 +297,21 @@ def _first_of_tail(readings: Sequence[Observation], since_s: float) -> int:
     while first > 0 and _is_spike(readings[first]):
         first -= 1
     return max(0, first)
+
+
+def _places_of_fall(readings: Sequence[Observation], last: int) -> set[int]:
+    """The reports between which a counter fell to its value at an index.
+
+    One that regains its earlier value, however much later, was read wrongly.
+    """
+    for place in range(last, 0, -1):
+        before_mm, sum_mm = readings[place - 1].sum, readings[place].sum
+        if before_mm == sum_mm:
+            continue
+        if before_mm is None or sum_mm is None or before_mm < sum_mm:
+            break
+        return {place - 1, place}
+    return set()
 
 
 def _is_spike(o: Observation) -> bool:

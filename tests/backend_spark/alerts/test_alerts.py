@@ -248,6 +248,25 @@ def test_follower_alternates_between_streams_and_finds_new_ones(tmp_path: Path) 
     assert [n.stream for n in follower.next_segments(9)] == ["i.0c"]
 
 
+def test_new_stream_is_found_while_another_never_pauses(tmp_path: Path) -> None:
+    """A storm at one ingester; another one starts and has an urgent message."""
+    now_s = [0.0]
+    follower = LogFollower(tmp_path, lambda: now_s[0])
+    busy = SegmentWriter(tmp_path, "east.0a")
+    busy.append([message(0, 5)])
+    follower.mark_read(follower.next_segments(9))
+    SegmentWriter(tmp_path, "west.0b").append([message(0, 5, "west")])
+    found = set()
+    for seq in range(1, 9):
+        now_s[0] += 0.25
+        busy.append([message(seq, 5)])
+        names = follower.next_segments(9)
+        follower.mark_read(names)
+        found |= {(name.stream, name.seq) for name in names}
+
+    assert found == {("west.0b", 0), *(("east.0a", seq) for seq in range(1, 9))}
+
+
 def test_files_are_read_before_a_topic(
     make_data: Callable[[str], Any], kafka: KafkaCluster
 ) -> None:

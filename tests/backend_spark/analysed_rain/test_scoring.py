@@ -149,6 +149,24 @@ def test_last_analysis_is_held_when_the_feed_ends(tmp_path: Path) -> None:
     assert rows[11].reasons[0].code is ReasonCode.HELD
 
 
+@pytest.mark.parametrize("ended", ["index", "rain"])
+def test_end_of_one_feed_lowers_no_level_while_the_other_goes_on(
+    tmp_path: Path, ended: str
+) -> None:
+    """The gauge in its place is dry, as a clogged one is."""
+    feeds = {"index": lambda _: 160.0, "rain": lambda _: 90.0}
+    whole = feeds[ended]
+    feeds[ended] = lambda hour: whole(hour) if hour < 10 else float("nan")
+    cell = load(tmp_path, feeds["rain"], feeds["index"])
+    rows, _ = scored(gauge(lambda _: 0.0), cell)
+    after = {"index": 1, "rain": 3}
+
+    assert [rows[hour].level for hour in (10, 11, 15)] == [4, 4, 4]
+    assert rows[17].level == after[ended]
+    assert ReasonCode.HELD not in {r.code for r in rows[10].reasons}
+    assert rows[12].reasons[0].code is ReasonCode.HELD
+
+
 FAULTS: dict[str, tuple[Callable[[float], float], ReasonCode, str]] = {
     "inches": (lambda mm: mm / 25.4, ReasonCode.GRID_DEFICIT, "25.4 times"),
     "a tenth": (lambda mm: mm / 10, ReasonCode.GRID_DEFICIT, "10.0 times"),

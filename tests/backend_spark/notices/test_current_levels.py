@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.notices.notice_state import LevelReader
+from backend_spark.notices.notice_state import LevelReader, NoticePolicy, NoticeState
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
+from spatial_mqtt.announcements import Notice
 
 NOW_S = 1_800_000_000.0
 
@@ -60,6 +61,43 @@ def test_first_reading_holds_what_is_old_and_later_ones_leave_it_out(
         "f": (3, HELD, NOW_S - 90_000),
     }
     assert read(reader) == current
+
+
+def test_late_level_of_a_silent_cell_is_noticed_as_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """Readings that a cut link kept back; the slope has taken the node with it."""
+    write(tmp_path, ("3541f4c", -9000, 1), ("3541f44", -9000, 1))
+    reader = LevelReader(DeltaTables(tmp_path), 3600.0)
+    state = NoticeState(NoticePolicy(3, 3600.0), tmp_path / "notices.json")
+    assert state.update(reader(NOW_S), NOW_S) == {}
+    write(tmp_path, ("3541f4c", -7200, 4))
+    published = [
+        list(state.update(reader(NOW_S + at_s), NOW_S + at_s).values())
+        for at_s in (10, 20, 2000)
+    ]
+
+    assert read(LevelReader(DeltaTables(tmp_path), 3600.0))["3541f4c"] == (
+        *(4, HELD),
+        NOW_S - 7200,
+    )
+    assert published == [
+        [
+            Notice(
+                4, NOW_S + 3610, at_s=NOW_S + 10, state=HELD, known_until_s=NOW_S - 7200
+            )
+        ],
+        [],
+        [
+            Notice(
+                4,
+                NOW_S + 5600,
+                at_s=NOW_S + 2000,
+                state=HELD,
+                known_until_s=NOW_S - 7200,
+            )
+        ],
+    ]
 
 
 def test_state_of_a_row_is_kept(tmp_path: Path) -> None:

@@ -296,6 +296,47 @@ def test_gauge_that_returns_is_scored_from_a_saved_state() -> None:
     assert sum(bool(each) for each in rain_mm) >= 10
 
 
+def test_counter_that_regains_its_value_after_hours_is_doubted() -> None:
+    """A counter that is read as zero for seven dry hours: its return is no rain."""
+    sums_mm = [30.0] * 6 + [0.0] * 42 + [30.0] * 4
+    hot, whole = HotStore(), Store()
+    messages = [
+        pack(T0 + 600.0 * n + 3, rain_mm=sum_mm) for n, sum_mm in enumerate(sums_mm)
+    ]
+    for message in messages:
+        hot.add(message)
+    whole.add([o for message in messages for o in message])
+
+    assert_equal(hot, whole, 0)
+    assert hot.ways[10:48] == ["newest"] * 38
+    flags = [o.flag for o in hot.silver.values() if o.name == "rain"]
+    assert flags.count(Flag.SUSPECT) == 2
+
+
+@pytest.mark.parametrize("every_s", [600, 3600])
+def test_sensor_with_rare_reports_is_held_as_in_one_scoring(every_s: int) -> None:
+    """A wire that reports every two hours is silent after six, and after its cut too.
+
+    Its return after a silence changes no level of before: these were published.
+    """
+    hot, whole = HotStore(), Store()
+    messages = run_of(40)
+    for hour in (0, 2, 4, 6, 8, 10, 12, 14, 16, 24, 26, 28):
+        o, is_cut = messages[6 * hour][0], hour > 8
+        text = str(is_cut).lower()
+        wire = structs.replace(o, name="wire", unit=None, sum=None, text=text)
+        messages[6 * hour].append(structs.replace(wire, value=float(is_cut)))
+    observations = [o for message in messages for o in message]
+    for batch in packs(observations, every_s):
+        hot.add(batch)
+    whole.add(observations)
+
+    assert_equal(hot, whole, every_s)
+    levels = sorted((r["at"], r["state"]) for r in hot.gold.values() if "state" in r)
+    runs = [(s, len(list(each))) for s, each in groupby(state for _, state in levels)]
+    assert runs == [("judged", 133), ("held", 11), ("judged", 61), ("held", 35)]
+
+
 def test_missing_rain_keeps_the_state_three_hours_back() -> None:
     """A neighbour's rain may still take its place."""
     store = HotStore()
