@@ -75,6 +75,28 @@ class NodeIdentity:
     clock: Clock
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """The clocks before a reading, which takes up to half a minute.
+
+    Attributes:
+        wall_s: Unix time.
+        mono_s: Seconds since the machine started.
+        is_synchronised: Whether a time server had set the wall clock by then.
+        speedup: Seconds of wall time for each monotonic second.
+    """
+
+    wall_s: float
+    mono_s: float
+    is_synchronised: bool
+    speedup: float
+
+    @property
+    def instant(self) -> Instant:
+        """The moment as triage counts it."""
+        return Instant(self.wall_s, self.mono_s * self.speedup, self.is_synchronised)
+
+
 class Sampler:
     """Makes messages of the readings of sensors.
 
@@ -118,24 +140,22 @@ class Sampler:
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
         """Read sensors (all by default) at one instant and queue their readings."""
         chosen = self._sensors if sensors is None else sensors
-        clock = self._clock
-        now_s, mono_s = clock.wall_s(), clock.mono_s()
-        readings = self._reader.read(chosen, now_s)
+        moment = self._moment()
+        readings = self._reader.read(chosen, moment.wall_s)
         if not readings:
             return
-        instant = Instant(now_s, mono_s * clock.speedup, clock.is_synchronised())
         with self._assessing:
-            assessment = self._triage.assess(readings, instant)
+            assessment = self._triage.assess(readings, moment.instant)
             readings += self._changed_diagnostics()
             readings += self.health_readings(assessment.priority)
-            self._put(readings, assessment, now_s, chosen)
+            self._put(readings, assessment, moment, chosen)
         self.on_put(assessment, readings)
 
     def report(self, readings: Sequence[Reading]) -> None:
         """Queue readings of the node's own state at once, in a pack of their own."""
         with self._assessing:
             result = TriageResult(REPORT_PRIORITY, None, LOWEST)
-            self._put(list(readings), result, self._clock.wall_s(), ())
+            self._put(list(readings), result, self._moment(), ())
 
     def apply_criteria(
         self, criteria: CriteriaNotice | None, *, withdrawn: bool
@@ -161,6 +181,13 @@ class Sampler:
             except QueueFileError as error:
                 log.warning("new criteria are not stored: %s", error)
 
+    def _moment(self) -> "_Moment":
+        clock = self._clock
+        # First whether the clock is set: if that happens between the two calls, a
+        # right time counts as doubtful, and never a wrong one as right.
+        is_synchronised = clock.is_synchronised()
+        return _Moment(clock.wall_s(), clock.mono_s(), is_synchronised, clock.speedup)
+
     def _changed_diagnostics(self) -> list[Reading]:
         """Readings of the rules that cannot be used, where that changed."""
         now, before = self._triage.diagnostics(), self._diagnostics
@@ -175,16 +202,16 @@ class Sampler:
         self,
         readings: list[Reading],
         assessment: TriageResult,
-        now_s: float,
+        moment: "_Moment",
         sampled: Sequence[Sensor],
     ) -> None:
         pack = Pack(
             id=MessageId(self._site.node, "-", 0),
             priority=assessment.priority,
-            time_s=round(now_s, 3),
+            time_s=round(moment.wall_s, 3),
             readings=tuple(readings),
-            synchronised=self._clock.is_synchronised(),
-            mono_s=round(self._clock.mono_s(), 3),
+            synchronised=moment.is_synchronised,
+            mono_s=round(moment.mono_s, 3),
             why=assessment.why,
             reasons=[encode_reason(reason) for reason in assessment.reasons],
         )

@@ -1,5 +1,6 @@
 """`Sampler`: triage, diagnostics and state stored with each pack."""
 
+import json
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ class FakeClock:
     Attributes:
         now_s: Unix time without steps.
         offset_s: Step of the wall clock in seconds.
+        is_set: Whether the wall clock is synchronised.
     """
 
     speedup = 1.0
@@ -47,6 +49,7 @@ class FakeClock:
     def __init__(self) -> None:
         self.now_s = START_S
         self.offset_s = 0.0
+        self.is_set = True
 
     def wall_s(self) -> float:
         """Unix time including the offset."""
@@ -58,7 +61,7 @@ class FakeClock:
 
     def is_synchronised(self) -> bool:
         """Whether the wall clock is synchronised."""
-        return True
+        return self.is_set
 
 
 CLOCK = FakeClock()
@@ -192,6 +195,46 @@ def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:
         assert decode_reasons(pack.reasons) == parse_why(pack.why or "")
     assert reasons[-1][0] == 4
     assert "0.200±0.000 deg/h >= 0.1" in (reasons[-1][1] or "")
+
+
+def test_clock_set_during_a_reading_does_not_make_its_time_right(
+    tmp_path: Path,
+) -> None:
+    """A time server answers while a tilt burst is measured, hours after a power cut.
+
+    The time from before the step must not be stated as right, or rain and tilt are
+    judged as those of the evening before; and triage must count the hours without power
+    at the next reading.
+    """
+    away_s, path = 5 * 3600.0, str(tmp_path / "q.db")
+    sampler, queue = make_sampler(path, [FakeSensor(tilt(1.0))])
+    CLOCK.now_s, CLOCK.offset_s = START_S, 0.0
+    sampler.sample()
+    packs(queue)
+    queue.close()
+
+    class SlowSensor(FakeSensor):
+        def read(self, now_s: float) -> list[Reading]:
+            CLOCK.now_s += 16.0
+            CLOCK.is_set, CLOCK.offset_s = True, 0.0
+            return self.readings
+
+    sampler, queue = make_sampler(path, [SlowSensor(tilt(1.0))])
+    CLOCK.now_s += away_s
+    CLOCK.is_set, CLOCK.offset_s = False, -away_s
+    try:
+        sampler.sample()
+        at_s = [json.loads(queue.get_state(TRIAGE_STATE) or "")["time"]["at"]]
+        sampler.sample()
+        at_s += [json.loads(queue.get_state(TRIAGE_STATE) or "")["time"]["at"]]
+        first, second = packs(queue)[-2:]
+    finally:
+        CLOCK.is_set, CLOCK.offset_s = True, 0.0
+        queue.close()
+
+    assert (first.time_s, first.synchronised) == (START_S, False)
+    assert (second.time_s, second.synchronised) == (START_S + away_s + 16.0, True)
+    assert at_s == [START_S, START_S + away_s + 16.0]
 
 
 def test_health_readings_add_no_message_and_few_bytes(
