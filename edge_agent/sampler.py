@@ -105,7 +105,8 @@ class Sampler:
         triage: Assesses the readings.
         queue: Gets the packs.
         identity: Identity, position and clock.
-        on_put: Called after each pack with the assessment and its readings.
+        on_put: Called after each pack with the assessment and its readings, in the
+            order of the assessments; must not call the sampler.
         health_readings: Readings of the node's own health for a pack of a priority.
     """
 
@@ -149,7 +150,8 @@ class Sampler:
             readings += self._changed_diagnostics()
             readings += self.health_readings(assessment.priority)
             self._put(readings, assessment, moment, chosen)
-        self.on_put(assessment, readings)
+            # Under the lock: an earlier level must not replace a later one.
+            self.on_put(assessment, readings)
 
     def report(self, readings: Sequence[Reading]) -> None:
         """Queue readings of the node's own state at once, in a pack of their own."""

@@ -5,17 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from triage_readings import RAIN, START_S, TILT, tilt
+from triage_readings import RAIN, START_S, TILT, WIRE, tilt, wire
 
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
 from edge_agent.status import HealthReporter, HealthSnapshot
-from edge_agent.triage import Triage
+from edge_agent.triage import Triage, TriageResult
 from service_runtime.tls import Endpoint
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import decode_reasons
@@ -68,13 +69,13 @@ CLOCK = FakeClock()
 
 
 class FakeSensor:
-    """A tilt sensor with settable readings."""
+    """A sensor with settable readings, by default a tilt sensor."""
 
     quantity, unit, claims = "tilt", "deg", ()
     range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
 
-    def __init__(self, readings: list[Reading]) -> None:
-        self.name = TILT.name
+    def __init__(self, readings: list[Reading], name: str = TILT.name) -> None:
+        self.name = name
         self.readings = readings
 
     def read(self, now_s: float) -> list[Reading]:
@@ -97,7 +98,7 @@ def make_sampler(
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     identity = NodeIdentity("n1", CELL, CLOCK)
-    triage = Triage([RAIN, TILT])
+    triage = Triage([RAIN, TILT, WIRE])
     stored = queue.get_state(TRIAGE_STATE)
     if stored is not None:
         triage.restore(stored)
@@ -235,6 +236,35 @@ def test_clock_set_during_a_reading_does_not_make_its_time_right(
     assert (first.time_s, first.synchronised) == (START_S, False)
     assert (second.time_s, second.synchronised) == (START_S + away_s + 16.0, True)
     assert at_s == [START_S, START_S + away_s + 16.0]
+
+
+def test_level_of_an_earlier_reading_does_not_replace_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """A wire is cut while the last result of a scheduled reading is passed on.
+
+    The node would have the level of before the cut until its next reading, and its
+    siren would be off.
+    """
+    slow, cut = FakeSensor(tilt(1.0)), FakeSensor([wire(is_cut=True)], WIRE.name)
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [slow, cut])
+    levels: list[int] = []
+    passed_on = threading.Event()
+    event = threading.Thread(target=sampler.sample, args=([cut],))
+
+    def on_put(result: TriageResult, _readings: object) -> None:
+        if result.level == 1:
+            event.start()
+            passed_on.wait(2)  # in vain where results are passed on in their order
+        levels.append(result.level)
+        passed_on.set()
+
+    sampler.on_put = on_put
+    sampler.sample([slow])
+    event.join()
+    queue.close()
+
+    assert levels == [1, 5]
 
 
 def test_health_readings_add_no_message_and_few_bytes(
