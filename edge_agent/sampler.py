@@ -105,10 +105,15 @@ class Sampler:
         triage: Assesses the readings.
         queue: Gets the packs.
         identity: Identity, position and clock.
-        on_put: Called after each pack with the assessment and its readings, in the
-            order of the assessments; must not call the sampler.
+        on_assessed: Called with each assessment and its readings, in the order of the
+            assessments and before the pack is stored; must not call the sampler.
         health_readings: Readings of the node's own health for a pack of a priority.
+
+    Attributes:
+        on_put: Called after each pack; nothing by default.
     """
+
+    on_put: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         identity: NodeIdentity,
-        on_put: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
+        on_assessed: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
         *,
         health_readings: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
@@ -125,13 +130,15 @@ class Sampler:
         self._queue = queue
         self._site = identity
         self._clock = identity.clock
-        self.on_put = on_put
+        self.on_assessed = on_assessed
         self.health_readings = health_readings
         self._diagnostics: dict[str, str] = {}
         self._reader = SensorReader(self._sensors, identity.clock.mono_s)
-        # A tilt reading takes seconds, and a cut wire must not wait for it: the lock
-        # covers only triage and the queue.
+        # A tilt reading takes seconds, and a worn card minutes to write. A cut wire and
+        # the siren must wait for neither, so triage has a lock of its own. A thread
+        # that holds both locks took `_storing` first.
         self._assessing = threading.Lock()
+        self._storing = threading.Lock()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -147,16 +154,18 @@ class Sampler:
             return
         with self._assessing:
             assessment = self._triage.assess(readings, moment.instant)
+            # Under the lock: an earlier level must not replace a later one.
+            self.on_assessed(assessment, readings)
             readings += self._changed_diagnostics()
+        with self._storing:
             readings += self.health_readings(assessment.priority)
             self._put(readings, assessment, moment, chosen)
-            # Under the lock: an earlier level must not replace a later one.
-            self.on_put(assessment, readings)
+        self.on_put()
 
     def report(self, readings: Sequence[Reading]) -> None:
         """Queue readings of the node's own state at once, in a pack of their own."""
-        with self._assessing:
-            result = TriageResult(REPORT_PRIORITY, None, LOWEST)
+        result = TriageResult(REPORT_PRIORITY, None, LOWEST)
+        with self._storing:
             self._put(list(readings), result, self._moment(), ())
 
     def apply_criteria(
@@ -168,20 +177,21 @@ class Sampler:
             criteria: The newest for the node; None when there are none.
             withdrawn: Whether some were just withdrawn.
         """
-        with self._assessing:
-            in_force = self._triage.active_criteria
-            try:
+        try:
+            with self._assessing:
+                in_force = self._triage.active_criteria
                 if criteria is not None:
                     is_new = in_force.apply(criteria, accepts_older=withdrawn)
                 else:
                     is_new = withdrawn and in_force.revert()
-                if is_new:
-                    log.info("criteria in force: %s", in_force.criteria)
-                    self._queue.put([], {TRIAGE_STATE: self._triage.snapshot()})
-            except NoticeError as error:
-                log.warning("criteria of a notice are refused: %s", error)
-            except QueueFileError as error:
-                log.warning("new criteria are not stored: %s", error)
+            if is_new:
+                log.info("criteria in force: %s", in_force.criteria)
+                with self._storing:
+                    self._queue.put([], self._triage_state())
+        except NoticeError as error:
+            log.warning("criteria of a notice are refused: %s", error)
+        except QueueFileError as error:
+            log.warning("new criteria are not stored: %s", error)
 
     def _moment(self) -> "_Moment":
         clock = self._clock
@@ -200,6 +210,14 @@ class Sampler:
             log.warning("sensor %s: %s", sensor, note or "its rules can be used again")
         return [Reading(f"{n}/rule", None, note or "ok") for n, note in changed.items()]
 
+    def _triage_state(self) -> dict[str, str]:
+        """The newest state of triage, to be stored under `_storing`.
+
+        It may be later than the pack: a stored state is never replaced by an older one.
+        """
+        with self._assessing:
+            return {TRIAGE_STATE: self._triage.snapshot()}
+
     def _put(
         self,
         readings: list[Reading],
@@ -217,7 +235,7 @@ class Sampler:
             why=assessment.why,
             reasons=[encode_reason(reason) for reason in assessment.reasons],
         )
-        state = {TRIAGE_STATE: self._triage.snapshot()}
+        state = self._triage_state()
         for sensor in sampled:
             state.update(sensor.state())
         try:

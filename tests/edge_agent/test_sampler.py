@@ -252,14 +252,14 @@ def test_level_of_an_earlier_reading_does_not_replace_a_later_one(
     passed_on = threading.Event()
     event = threading.Thread(target=sampler.sample, args=([cut],))
 
-    def on_put(result: TriageResult, _readings: object) -> None:
+    def on_assessed(result: TriageResult, _readings: object) -> None:
         if result.level == 1:
             event.start()
             passed_on.wait(2)  # in vain where results are passed on in their order
         levels.append(result.level)
         passed_on.set()
 
-    sampler.on_put = on_put
+    sampler.on_assessed = on_assessed
     sampler.sample([slow])
     event.join()
     queue.close()
