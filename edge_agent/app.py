@@ -309,7 +309,8 @@ def build_node(
         status_folder=None if runtime is None else Path(runtime),
     )
     parts.notices.on_change = coordinator.on_notice
-    parts.sampler.on_put = coordinator.on_sample
+    parts.sampler.on_assessed = coordinator.on_assessed
+    parts.sampler.on_put = parts.uplink.wake
     report_s = node.settings.sampling.report_s
     parts.sampler.health_readings = HealthReporter(
         coordinator.health_snapshot, report_s, time.monotonic

@@ -135,9 +135,10 @@ class Coordinator:
         """End `run`."""
         self._parts.sampling.stop()
 
-    def on_sample(self, assessment: TriageResult, readings: Sequence[Reading]) -> None:
-        """Send what was queued, and adapt the sampling to level and battery."""
-        self._parts.uplink.wake()
+    def on_assessed(
+        self, assessment: TriageResult, readings: Sequence[Reading]
+    ) -> None:
+        """Adapt outputs and sampling to the level, and sampling to the battery."""
         values = [r.value for r in readings if r.name == self._battery]
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v

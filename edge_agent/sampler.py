@@ -75,6 +75,28 @@ class NodeIdentity:
     clock: Clock
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """The clocks before a reading, which takes up to half a minute.
+
+    Attributes:
+        wall_s: Unix time.
+        mono_s: Seconds since the machine started.
+        is_synchronised: Whether a time server had set the wall clock by then.
+        speedup: Seconds of wall time for each monotonic second.
+    """
+
+    wall_s: float
+    mono_s: float
+    is_synchronised: bool
+    speedup: float
+
+    @property
+    def instant(self) -> Instant:
+        """The moment as triage counts it."""
+        return Instant(self.wall_s, self.mono_s * self.speedup, self.is_synchronised)
+
+
 class Sampler:
     """Makes messages of the readings of sensors.
 
@@ -83,9 +105,15 @@ class Sampler:
         triage: Assesses the readings.
         queue: Gets the packs.
         identity: Identity, position and clock.
-        on_put: Called after each pack with the assessment and its readings.
+        on_assessed: Called with each assessment and its readings, in the order of the
+            assessments and before the pack is stored; must not call the sampler.
         health_readings: Readings of the node's own health for a pack of a priority.
+
+    Attributes:
+        on_put: Called after each pack; nothing by default.
     """
+
+    on_put: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -93,7 +121,7 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         identity: NodeIdentity,
-        on_put: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
+        on_assessed: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
         *,
         health_readings: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
@@ -102,13 +130,15 @@ class Sampler:
         self._queue = queue
         self._site = identity
         self._clock = identity.clock
-        self.on_put = on_put
+        self.on_assessed = on_assessed
         self.health_readings = health_readings
         self._diagnostics: dict[str, str] = {}
         self._reader = SensorReader(self._sensors, identity.clock.mono_s)
-        # A tilt reading takes seconds, and a cut wire must not wait for it: the lock
-        # covers only triage and the queue.
+        # A tilt reading takes seconds, and a worn card minutes to write. A cut wire and
+        # the siren must wait for neither, so triage has a lock of its own. A thread
+        # that holds both locks took `_storing` first.
         self._assessing = threading.Lock()
+        self._storing = threading.Lock()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -118,24 +148,25 @@ class Sampler:
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
         """Read sensors (all by default) at one instant and queue their readings."""
         chosen = self._sensors if sensors is None else sensors
-        clock = self._clock
-        now_s, mono_s = clock.wall_s(), clock.mono_s()
-        readings = self._reader.read(chosen, now_s)
+        moment = self._moment()
+        readings = self._reader.read(chosen, moment.wall_s)
         if not readings:
             return
-        instant = Instant(now_s, mono_s * clock.speedup, clock.is_synchronised())
         with self._assessing:
-            assessment = self._triage.assess(readings, instant)
+            assessment = self._triage.assess(readings, moment.instant)
+            # Under the lock: an earlier level must not replace a later one.
+            self.on_assessed(assessment, readings)
             readings += self._changed_diagnostics()
+        with self._storing:
             readings += self.health_readings(assessment.priority)
-            self._put(readings, assessment, now_s, chosen)
-        self.on_put(assessment, readings)
+            self._put(readings, assessment, moment, chosen)
+        self.on_put()
 
     def report(self, readings: Sequence[Reading]) -> None:
         """Queue readings of the node's own state at once, in a pack of their own."""
-        with self._assessing:
-            result = TriageResult(REPORT_PRIORITY, None, LOWEST)
-            self._put(list(readings), result, self._clock.wall_s(), ())
+        result = TriageResult(REPORT_PRIORITY, None, LOWEST)
+        with self._storing:
+            self._put(list(readings), result, self._moment(), ())
 
     def apply_criteria(
         self, criteria: CriteriaNotice | None, *, withdrawn: bool
@@ -146,20 +177,28 @@ class Sampler:
             criteria: The newest for the node; None when there are none.
             withdrawn: Whether some were just withdrawn.
         """
-        with self._assessing:
-            in_force = self._triage.active_criteria
-            try:
+        try:
+            with self._assessing:
+                in_force = self._triage.active_criteria
                 if criteria is not None:
                     is_new = in_force.apply(criteria, accepts_older=withdrawn)
                 else:
                     is_new = withdrawn and in_force.revert()
-                if is_new:
-                    log.info("criteria in force: %s", in_force.criteria)
-                    self._queue.put([], {TRIAGE_STATE: self._triage.snapshot()})
-            except NoticeError as error:
-                log.warning("criteria of a notice are refused: %s", error)
-            except QueueFileError as error:
-                log.warning("new criteria are not stored: %s", error)
+            if is_new:
+                log.info("criteria in force: %s", in_force.criteria)
+                with self._storing:
+                    self._queue.put([], self._triage_state())
+        except NoticeError as error:
+            log.warning("criteria of a notice are refused: %s", error)
+        except QueueFileError as error:
+            log.warning("new criteria are not stored: %s", error)
+
+    def _moment(self) -> "_Moment":
+        clock = self._clock
+        # First whether the clock is set: if that happens between the two calls, a
+        # right time counts as doubtful, and never a wrong one as right.
+        is_synchronised = clock.is_synchronised()
+        return _Moment(clock.wall_s(), clock.mono_s(), is_synchronised, clock.speedup)
 
     def _changed_diagnostics(self) -> list[Reading]:
         """Readings of the rules that cannot be used, where that changed."""
@@ -171,24 +210,32 @@ class Sampler:
             log.warning("sensor %s: %s", sensor, note or "its rules can be used again")
         return [Reading(f"{n}/rule", None, note or "ok") for n, note in changed.items()]
 
+    def _triage_state(self) -> dict[str, str]:
+        """The newest state of triage, to be stored under `_storing`.
+
+        It may be later than the pack: a stored state is never replaced by an older one.
+        """
+        with self._assessing:
+            return {TRIAGE_STATE: self._triage.snapshot()}
+
     def _put(
         self,
         readings: list[Reading],
         assessment: TriageResult,
-        now_s: float,
+        moment: "_Moment",
         sampled: Sequence[Sensor],
     ) -> None:
         pack = Pack(
             id=MessageId(self._site.node, "-", 0),
             priority=assessment.priority,
-            time_s=round(now_s, 3),
+            time_s=round(moment.wall_s, 3),
             readings=tuple(readings),
-            synchronised=self._clock.is_synchronised(),
-            mono_s=round(self._clock.mono_s(), 3),
+            synchronised=moment.is_synchronised,
+            mono_s=round(moment.mono_s, 3),
             why=assessment.why,
             reasons=[encode_reason(reason) for reason in assessment.reasons],
         )
-        state = {TRIAGE_STATE: self._triage.snapshot()}
+        state = self._triage_state()
         for sensor in sampled:
             state.update(sensor.state())
         try:

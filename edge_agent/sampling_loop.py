@@ -172,6 +172,50 @@ class SamplingPolicy:
         return SamplingMode(is_fast, is_low and not is_fast)
 
 
+class UrgentEvents:
+    """Urgent events of sensors, each sensor at most once until it is done.
+
+    A contact that chatters in the wind gives thousands of events. They must neither
+    delay the event of another sensor nor be sampled for hours afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._unfinished: set[str] = set()
+        self._repeated: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Add an event; one of a sensor with an unfinished one waits for its end."""
+        with self._lock:
+            if name in self._unfinished:
+                self._repeated.add(name)
+                return
+            self._unfinished.add(name)
+        self._queue.put(name)
+
+    def take(self, timeout_s: float) -> str | None:
+        """The sensor of the next event; None after `stop`.
+
+        Raises:
+            Empty: There is none in time.
+        """
+        return self._queue.get(timeout=timeout_s)
+
+    def finish(self, name: str) -> None:
+        """End the event of a sensor; if others came meanwhile, one of them is next."""
+        with self._lock:
+            if name not in self._repeated:
+                self._unfinished.discard(name)
+                return
+            self._repeated.discard(name)
+        self._queue.put(name)
+
+    def stop(self) -> None:
+        """Let `take` return None."""
+        self._queue.put(None)
+
+
 class SamplingLoop:
     """Samples every sensor at its interval: faster in danger, slower on a low battery.
 
@@ -208,7 +252,9 @@ class SamplingLoop:
         self._mode = SamplingMode()
         self._battery_v: float | None = None
         self._mode_lock = threading.Lock()
-        self._events: SimpleQueue[str | None] = SimpleQueue()
+        self._events = UrgentEvents()
+        self._urgent = {s.name: s for s in self._sensors if s.unit is None}
+        self._follow_ups: SimpleQueue[str | None] = SimpleQueue()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(4), "beat": ThreadPoolExecutor(1)},
             job_defaults={
@@ -231,16 +277,22 @@ class SamplingLoop:
             with self._mode_lock:
                 self._schedule()
             self._scheduler.start()
+            follow_up = threading.Thread(
+                target=self._follow_up, name="follow-up", daemon=True
+            )
+            follow_up.start()
             self._serve_events(beat)
         # Shutting down holds a lock of the scheduler while it waits for the jobs; a job
         # that changed the schedule meanwhile would wait for that lock for ever.
         with self._mode_lock:
             self._is_stopped = True
+        self._follow_ups.put(None)
+        follow_up.join()
         self._scheduler.shutdown()
 
     def stop(self) -> None:
         """End `run`; queued messages stay queued."""
-        self._events.put(None)
+        self._events.stop()
 
     def pause_sampling(self) -> None:
         """Stop sampling; the uplink keeps sending."""
@@ -250,7 +302,8 @@ class SamplingLoop:
 
     def on_event(self, name: str) -> None:
         """Sample a sensor with an urgent event at once. Called by the pins' thread."""
-        self._events.put(name)
+        if name in self._urgent:
+            self._events.add(name)
 
     def adapt_rate(self, level: int, battery_v: float | None = None) -> None:
         """Choose the sampling rate by level and battery.
@@ -270,23 +323,28 @@ class SamplingLoop:
             self._schedule()
 
     def _serve_events(self, beat: Heartbeat) -> None:
-        urgent = {
-            sensor.name: sensor for sensor in self._sensors if sensor.unit is None
-        }
         while True:
             beat()
             self._check_clock()
             try:
-                name = self._events.get(timeout=CLOCK_CHECK_S)
+                name = self._events.take(CLOCK_CHECK_S)
             except Empty:
                 continue
             if name is None:
                 return
-            if name in urgent:
-                # The urgent reading first, by itself; then all sensors.
-                self._sampler.sample([urgent[name]])
-                beat()
-                self._sampler.sample()
+            # The urgent reading first, by itself; then all sensors.
+            self._sampler.sample([self._urgent[name]])
+            self._follow_ups.put(name)
+
+    def _follow_up(self) -> None:
+        """Sample all sensors after an event.
+
+        In a thread of its own: a tilt burst takes 16 s, and the next event must not
+        wait for it.
+        """
+        while (name := self._follow_ups.get()) is not None and not self._is_stopped:
+            self._sample(self._sensors, "after an event")
+            self._events.finish(name)
 
     def _check_clock(self) -> None:
         step_s = self._steps.detect_step()

@@ -139,7 +139,7 @@ class ReadPolicy:
 
 
 class SensorReader:
-    """Reads sensors concurrently.
+    """Reads sensors concurrently; several threads may call it.
 
     Args:
         sensors: All sensors of the node.
@@ -155,6 +155,7 @@ class SensorReader:
     ) -> None:
         self._mono_s = mono_s
         self._manner = policy or ReadPolicy()
+        self._deciding = threading.Lock()
         self._health = {
             sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
             for sensor in sensors
@@ -190,8 +191,9 @@ class SensorReader:
                 began_s + self._manner.deadline_s + sensor.warm_up_s - self._mono_s()
             )
             thread.join(max(0.0, left_s))
-            if thread.is_alive():
-                results[sensor.name] = self._hangs(sensor)
+            with self._deciding:
+                if sensor.name not in results:
+                    results[sensor.name] = self._hangs(sensor)
         return [r for sensor in sensors for r in results.get(sensor.name, [])]
 
     @property
@@ -217,15 +219,15 @@ class SensorReader:
                 readings, error = self._read_with_retry(sensor, now_s), None
             except SensorError as caught:
                 readings, error = [], caught
-            if health.is_hanging:
-                health.is_hanging = False  # the deadline is over: drop the result
-                return
-            if error is not None:
-                result = self._failed(sensor.name, error)
-            else:
-                flagged = self._quality[sensor.name].flag(readings)
-                result = flagged + self._succeeded(sensor.name)
-        results.setdefault(sensor.name, result)
+            # Either this thread or the deadline decides, and the other one keeps to it.
+            with self._deciding:
+                if sensor.name in results:
+                    health.is_hanging = False  # the deadline is over: drop the result
+                elif error is not None:
+                    results[sensor.name] = self._failed(sensor.name, error)
+                else:
+                    flagged = self._quality[sensor.name].flag(readings)
+                    results[sensor.name] = flagged + self._succeeded(sensor.name)
 
     def _read_with_retry(self, sensor: Sensor, now_s: float) -> list[Reading]:
         """Read; once more when a transfer failed, as happens on a long bus."""

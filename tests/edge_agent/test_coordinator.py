@@ -2,8 +2,10 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import wait_until
@@ -13,31 +15,49 @@ from gpiozero.pins.mock import MockFactory
 from edge_agent import app
 from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
+from edge_agent.sampler import REPORT_PRIORITY
 from spatial_mqtt.announcements import Drill
 from spatial_mqtt.topics import drill_topic
 from spatial_mqtt.transport import IncomingMessage
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Coordinator]:
-    """A running node with a siren and a rain gauge, without a gateway."""
+def build(tmp_path: Path) -> Iterator[Callable[[str], Coordinator]]:
+    """Builds a node with a siren and a sensor of a kind, without a gateway."""
     before, Device.pin_factory = Device.pin_factory, MockFactory()
-    settings = {
-        "node": {"id": "n", "latitude": 33.5, "longitude": 133.5},
-        "uplink": {"gateway": "mqtt://127.0.0.1:1"},
-        "queue": {"path": str(tmp_path / "queue.db")},
-        "alarm": [{"name": "siren", "pin": 5}],
-        "sensor": [{"kind": "rain-gauge", "name": "rain", "pin": 17}],
-    }
-    coordinator, _ = app.build_node(parse_node_settings(settings))
-    thread = threading.Thread(target=coordinator.run, daemon=True)
-    thread.start()
-    yield coordinator
-    coordinator.stop()
-    thread.join(30)
+
+    def build(kind: str) -> Coordinator:
+        settings = {
+            "node": {"id": "n", "latitude": 33.5, "longitude": 133.5},
+            "uplink": {"gateway": "mqtt://127.0.0.1:1"},
+            "queue": {"path": str(tmp_path / "queue.db")},
+            "alarm": [{"name": "siren", "pin": 5}],
+            "sensor": [{"kind": kind, "name": "sensor", "pin": 17}],
+        }
+        return app.build_node(parse_node_settings(settings))[0]
+
+    yield build
     Device.pin_factory.reset()
     Device.pin_factory = before
+
+
+@contextmanager
+def running(coordinator: Coordinator) -> Iterator[None]:
+    """Runs a node."""
+    thread = threading.Thread(target=coordinator.run, daemon=True)
+    thread.start()
+    yield
+    coordinator.stop()
+    thread.join(30)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def node(build: Callable[[str], Coordinator]) -> Iterator[Coordinator]:
+    """A running node with a siren and a rain gauge."""
+    coordinator = build("rain-gauge")
+    with running(coordinator):
+        yield coordinator
 
 
 def order(node: Coordinator, drill: Drill) -> None:
@@ -68,3 +88,24 @@ def test_report_that_hangs_does_not_delay_the_siren(
         wait_until(lambda: node.parts.alarms.summary() == "siren:off", timeout_s=30)
     finally:
         release.set()
+
+
+def test_siren_does_not_wait_for_the_card(
+    build: Callable[[str], Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wire is cut, and the queue does not return from storing the reading."""
+    node, release = build("wire"), threading.Event()
+    put = node.parts.queue.put
+
+    def hang(*args: Any, **options: Any) -> object:  # noqa: ANN401 - those of `put`
+        release.wait()
+        return put(*args, **options)
+
+    monkeypatch.setattr(node.parts.queue, "put", hang)
+    with running(node):
+        try:
+            wait_until(lambda: node.parts.alarms.summary() == "siren:on", timeout_s=30)
+        finally:
+            release.set()
+        # Stop after the report of the siren, which waits behind the reading.
+        wait_until(lambda: node.parts.queue.stats().depth[REPORT_PRIORITY].rows)

@@ -1,20 +1,22 @@
 """`Sampler`: triage, diagnostics and state stored with each pack."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from triage_readings import RAIN, START_S, TILT, tilt
+from triage_readings import RAIN, START_S, TILT, WIRE, tilt, wire
 
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
 from edge_agent.status import HealthReporter, HealthSnapshot
-from edge_agent.triage import Triage
+from edge_agent.triage import Triage, TriageResult
 from service_runtime.tls import Endpoint
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import decode_reasons
@@ -40,6 +42,7 @@ class FakeClock:
     Attributes:
         now_s: Unix time without steps.
         offset_s: Step of the wall clock in seconds.
+        is_set: Whether the wall clock is synchronised.
     """
 
     speedup = 1.0
@@ -47,6 +50,7 @@ class FakeClock:
     def __init__(self) -> None:
         self.now_s = START_S
         self.offset_s = 0.0
+        self.is_set = True
 
     def wall_s(self) -> float:
         """Unix time including the offset."""
@@ -58,20 +62,20 @@ class FakeClock:
 
     def is_synchronised(self) -> bool:
         """Whether the wall clock is synchronised."""
-        return True
+        return self.is_set
 
 
 CLOCK = FakeClock()
 
 
 class FakeSensor:
-    """A tilt sensor with settable readings."""
+    """A sensor with settable readings, by default a tilt sensor."""
 
     quantity, unit, claims = "tilt", "deg", ()
     range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
 
-    def __init__(self, readings: list[Reading]) -> None:
-        self.name = TILT.name
+    def __init__(self, readings: list[Reading], name: str = TILT.name) -> None:
+        self.name = name
         self.readings = readings
 
     def read(self, now_s: float) -> list[Reading]:
@@ -94,7 +98,7 @@ def make_sampler(
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     identity = NodeIdentity("n1", CELL, CLOCK)
-    triage = Triage([RAIN, TILT])
+    triage = Triage([RAIN, TILT, WIRE])
     stored = queue.get_state(TRIAGE_STATE)
     if stored is not None:
         triage.restore(stored)
@@ -192,6 +196,75 @@ def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:
         assert decode_reasons(pack.reasons) == parse_why(pack.why or "")
     assert reasons[-1][0] == 4
     assert "0.200±0.000 deg/h >= 0.1" in (reasons[-1][1] or "")
+
+
+def test_clock_set_during_a_reading_does_not_make_its_time_right(
+    tmp_path: Path,
+) -> None:
+    """A time server answers while a tilt burst is measured, hours after a power cut.
+
+    The time from before the step must not be stated as right, or rain and tilt are
+    judged as those of the evening before; and triage must count the hours without power
+    at the next reading.
+    """
+    away_s, path = 5 * 3600.0, str(tmp_path / "q.db")
+    sampler, queue = make_sampler(path, [FakeSensor(tilt(1.0))])
+    CLOCK.now_s, CLOCK.offset_s = START_S, 0.0
+    sampler.sample()
+    packs(queue)
+    queue.close()
+
+    class SlowSensor(FakeSensor):
+        def read(self, now_s: float) -> list[Reading]:
+            CLOCK.now_s += 16.0
+            CLOCK.is_set, CLOCK.offset_s = True, 0.0
+            return self.readings
+
+    sampler, queue = make_sampler(path, [SlowSensor(tilt(1.0))])
+    CLOCK.now_s += away_s
+    CLOCK.is_set, CLOCK.offset_s = False, -away_s
+    try:
+        sampler.sample()
+        at_s = [json.loads(queue.get_state(TRIAGE_STATE) or "")["time"]["at"]]
+        sampler.sample()
+        at_s += [json.loads(queue.get_state(TRIAGE_STATE) or "")["time"]["at"]]
+        first, second = packs(queue)[-2:]
+    finally:
+        CLOCK.is_set, CLOCK.offset_s = True, 0.0
+        queue.close()
+
+    assert (first.time_s, first.synchronised) == (START_S, False)
+    assert (second.time_s, second.synchronised) == (START_S + away_s + 16.0, True)
+    assert at_s == [START_S, START_S + away_s + 16.0]
+
+
+def test_level_of_an_earlier_reading_does_not_replace_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """A wire is cut while the last result of a scheduled reading is passed on.
+
+    The node would have the level of before the cut until its next reading, and its
+    siren would be off.
+    """
+    slow, cut = FakeSensor(tilt(1.0)), FakeSensor([wire(is_cut=True)], WIRE.name)
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [slow, cut])
+    levels: list[int] = []
+    passed_on = threading.Event()
+    event = threading.Thread(target=sampler.sample, args=([cut],))
+
+    def on_assessed(result: TriageResult, _readings: object) -> None:
+        if result.level == 1:
+            event.start()
+            passed_on.wait(2)  # in vain where results are passed on in their order
+        levels.append(result.level)
+        passed_on.set()
+
+    sampler.on_assessed = on_assessed
+    sampler.sample([slow])
+    event.join()
+    queue.close()
+
+    assert levels == [1, 5]
 
 
 def test_health_readings_add_no_message_and_few_bytes(

@@ -198,6 +198,42 @@ def test_stop_while_a_job_raises_the_level(start: Callable[..., SamplingLoop]) -
     # The fixture joins the loop's thread.
 
 
+def test_urgent_event_waits_neither_for_all_sensors_nor_for_a_chattering_contact(
+    start: Callable[..., SamplingLoop],
+) -> None:
+    """A wire chatters in the storm, reading all sensors takes long, and another is cut.
+
+    The event of the other wire is sampled at once, and the chatter of the first one
+    once more: its last state must be known.
+    """
+    wires = [FakeSensor(f"w{n}", unit=None, interval_s=3600.0) for n in (1, 2)]
+    sampled: list[str] = []
+    hang = threading.Event()
+
+    class SlowSampler(FakeSampler):
+        def sample(self, sensors: object = None) -> None:
+            super().sample()
+            chosen = sensors if isinstance(sensors, list | tuple) else wires
+            sampled.append(" ".join(sensor.name for sensor in chosen))
+            if len(sampled) > 1 and len(chosen) > 1:  # after an event
+                hang.wait()
+
+    loop = start(SlowSampler(), *wires)
+    wait_until(lambda: sampled == ["w1 w2"])
+    try:
+        for _ in range(100):
+            loop.on_event("w1")
+        wait_until(lambda: sampled == ["w1 w2", "w1", "w1 w2"])
+        loop.on_event("w2")
+        wait_until(lambda: sampled[3:] == ["w2"])
+    finally:
+        hang.set()
+    wait_until(lambda: len(sampled) >= 7)
+    wait_until(lambda: not loop._events._unfinished)  # noqa: SLF001
+
+    assert sampled[4:] in (["w1", "w1 w2", "w1 w2"], ["w1 w2", "w1", "w1 w2"])
+
+
 def test_paused_node_is_healthy_and_does_not_sample(
     start: Callable[..., SamplingLoop],
     watchdog: LoopWatchdog,

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from conftest import wait_until
 
 from edge_agent.sensor_reader import (
     FAILURES_BEFORE_BACKOFF,
@@ -143,6 +144,44 @@ def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
         if "b" in names:
             break
     assert names == ["a", "b", "b/health", "c"]
+
+
+def test_recovery_is_reported_after_two_readings_at_once() -> None:
+    """A wire is cut during a scheduled reading: the same sensor is read once more.
+
+    The second reading is over its deadline while the first one is not. The sensor
+    works, so the first one counts and says so; else "hangs" would stay for ever.
+    """
+    reading, go_on = threading.Event(), threading.Event()
+    scheduled, following = list[Reading](), list[Reading]()
+
+    class SlowSensor(FakeSensor):
+        @property
+        def warm_up_s(self) -> float:  # type: ignore[override]
+            is_second = threading.current_thread() is threading.main_thread()
+            return 0.0 if is_second and not go_on.is_set() else 60.0
+
+    def slow() -> list[Reading]:
+        reading.set()
+        go_on.wait()
+        return [Reading("b", "deg", 1.0)]
+
+    harness = ReaderHarness(SlowSensor("b", slow), deadline_s=0.0)
+    thread = threading.Thread(target=lambda: scheduled.extend(harness.read()))
+    thread.start()
+    reading.wait()
+    [late] = harness.read()
+    go_on.set()
+    thread.join()
+    # Until the second reading, whose result is dropped, has ended.
+    wait_until(lambda: following.extend(harness.read()) or following)
+
+    assert "does not return" in str(late.value)
+    assert [(r.name, r.value) for r in (*scheduled, *following)] == [
+        ("b", 1.0),
+        ("b/health", "ok"),
+        ("b", 1.0),
+    ]
 
 
 @pytest.mark.parametrize("value", [90.5, -91.0])
