@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -32,6 +32,9 @@ SCHEDULER_SILENCE_S = 30.0
 MAX_STORE_S = 60.0
 """Longest time that a worn card takes to store readings; beyond that it hangs."""
 
+
+REPEAT_S = 2.0
+"""Least time between two readings of a sensor for its urgent events."""
 
 MIN_STEP_S = 2.0
 """Smaller differences are slewing, or a thread that waited between two clocks."""
@@ -173,47 +176,57 @@ class SamplingPolicy:
 
 
 class UrgentEvents:
-    """Urgent events of sensors, each sensor at most once until it is done.
+    """Urgent events of sensors, each sensor at most every `REPEAT_S`.
 
     A contact that chatters in the wind gives thousands of events. They must neither
-    delay the event of another sensor nor be sampled for hours afterwards.
+    delay the event of another sensor nor be sampled for hours afterwards. The last one
+    is always sampled, because it may be the one that lasts.
+
+    Args:
+        clock: Monotonic seconds.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._queue: SimpleQueue[str | None] = SimpleQueue()
-        self._unfinished: set[str] = set()
-        self._repeated: set[str] = set()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due_s: dict[str, float] = {}
+        self._rests_until_s: dict[str, float] = {}
+        self._is_stopped = False
 
     def add(self, name: str) -> None:
-        """Add an event; one of a sensor with an unfinished one waits for its end."""
-        with self._lock:
-            if name in self._unfinished:
-                self._repeated.add(name)
-                return
-            self._unfinished.add(name)
-        self._queue.put(name)
+        """Add an event; those of a sensor that is due already are one event."""
+        with self._changed:
+            now_s = self._clock()
+            due_s = max(now_s, self._rests_until_s.get(name, now_s))
+            self._due_s.setdefault(name, due_s)
+            self._changed.notify()
 
     def take(self, timeout_s: float) -> str | None:
-        """The sensor of the next event; None after `stop`.
+        """The sensor of the event that is due first; None after `stop`.
 
         Raises:
-            Empty: There is none in time.
+            Empty: None is due in time.
         """
-        return self._queue.get(timeout=timeout_s)
-
-    def finish(self, name: str) -> None:
-        """End the event of a sensor; if others came meanwhile, one of them is next."""
-        with self._lock:
-            if name not in self._repeated:
-                self._unfinished.discard(name)
-                return
-            self._repeated.discard(name)
-        self._queue.put(name)
+        with self._changed:
+            ends_s = self._clock() + timeout_s
+            while not self._is_stopped:
+                now_s = self._clock()
+                name = min(self._due_s, key=self._due_s.__getitem__, default=None)
+                if name is not None and self._due_s[name] <= now_s:
+                    del self._due_s[name]
+                    self._rests_until_s[name] = now_s + REPEAT_S
+                    return name
+                if now_s >= ends_s:
+                    raise Empty
+                next_s = ends_s if name is None else min(ends_s, self._due_s[name])
+                self._changed.wait(next_s - now_s)
+            return None
 
     def stop(self) -> None:
         """Let `take` return None."""
-        self._queue.put(None)
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify()
 
 
 class SamplingLoop:
@@ -252,9 +265,9 @@ class SamplingLoop:
         self._mode = SamplingMode()
         self._battery_v: float | None = None
         self._mode_lock = threading.Lock()
-        self._events = UrgentEvents()
+        self._events = UrgentEvents(pulse.clock)
         self._urgent = {s.name: s for s in self._sensors if s.unit is None}
-        self._follow_ups: SimpleQueue[str | None] = SimpleQueue()
+        self._wants_follow_up = threading.Event()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(4), "beat": ThreadPoolExecutor(1)},
             job_defaults={
@@ -286,7 +299,7 @@ class SamplingLoop:
         # that changed the schedule meanwhile would wait for that lock for ever.
         with self._mode_lock:
             self._is_stopped = True
-        self._follow_ups.put(None)
+        self._wants_follow_up.set()
         follow_up.join()
         self._scheduler.shutdown()
 
@@ -334,7 +347,7 @@ class SamplingLoop:
                 return
             # The urgent reading first, by itself; then all sensors.
             self._sampler.sample([self._urgent[name]])
-            self._follow_ups.put(name)
+            self._wants_follow_up.set()
 
     def _follow_up(self) -> None:
         """Sample all sensors after an event.
@@ -342,9 +355,9 @@ class SamplingLoop:
         In a thread of its own: a tilt burst takes 16 s, and the next event must not
         wait for it.
         """
-        while (name := self._follow_ups.get()) is not None and not self._is_stopped:
+        while self._wants_follow_up.wait() and not self._is_stopped:
+            self._wants_follow_up.clear()
             self._sample(self._sensors, "after an event")
-            self._events.finish(name)
 
     def _check_clock(self) -> None:
         step_s = self._steps.detect_step()
