@@ -262,12 +262,12 @@ class CertificateRegister(msgspec.Struct, frozen=True):
 
     def find_holder(self, name: str, now_s: float) -> Identity | None:
         """Return the current holder of a name, by its newest valid certificate."""
-        found = [e for e in self._counting(now_s) if e.identity.name == name]
+        found = [e for e in self._valid(now_s) if e.identity.name == name]
         return found[-1].identity if found else None
 
     def list_holders(self, now_s: float) -> list[Identity]:
         """Return all identities with a valid certificate, by name."""
-        newest = {e.identity.name: e.identity for e in self._counting(now_s)}
+        newest = {e.identity.name: e.identity for e in self._valid(now_s)}
         return [newest[name] for name in sorted(newest)]
 
     def list_unmarked(self, now_s: float) -> list[str]:
@@ -275,7 +275,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
 
         Earlier versions issued certificates without.
         """
-        newest = {e.identity.name: e for e in self._counting(now_s)}
+        newest = {e.identity.name: e for e in self._valid(now_s)}
         return [
             name
             for name, each in sorted(newest.items())
@@ -315,7 +315,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         """
         if self.find_holder(name, now_s) is None:
             raise CertificateRefusedError(
-                f"no certificate that counts has the name {name!r}"
+                f"no valid certificate has the name {name!r}"
             )
         taken = tuple(
             structs.replace(each, revoked_s=now_s)
@@ -325,7 +325,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         )
         return structs.replace(self, issued=taken)
 
-    def _counting(self, now_s: float) -> Iterator[IssuedCertificate]:
+    def _valid(self, now_s: float) -> Iterator[IssuedCertificate]:
         return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)
 
 
