@@ -5,6 +5,7 @@ import logging
 import mimetypes
 import os
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.full_disk import full_disk_handler
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
@@ -177,6 +179,11 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.state.services = services
     read_files()
     app.add_exception_handler(RequestValidationError, validation_error)
+    unsaved = full_disk_handler(
+        Path(services.settings.backend.data) / CONSOLE_FOLDER, LogLimit(time.monotonic)
+    )
+    for kind in (OSError, sqlite3.Error):
+        app.add_exception_handler(kind, unsaved)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (
