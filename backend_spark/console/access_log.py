@@ -82,13 +82,14 @@ class AccessLog:
             who: Account that changed them in the page; empty for the command line.
         """
         with self._lock:
-            newest = self.journal.read("accounts", limit=1)
-            before = newest[0].body["accounts"] if newest else {}
+            newest = [draft for _, draft in self._waiting if draft.kind == "accounts"]
+            entries = newest[-1:] or self.journal.read("accounts", limit=1)
+            before = entries[0].body["accounts"] if entries else {}
             after = {name: _state(account) for name, account in accounts.items()}
             if before == after:
                 return
             body = {"accounts": after, **_changes(before, after)}
-            self._write_after_waiting((now_s, JournalDraft("accounts", "", who, body)))
+            self._write_or_keep(now_s, JournalDraft("accounts", "", who, body))
 
     def write_waiting(self) -> None:
         """Write what waits for space on the disk.

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,7 @@ from selenium.webdriver.common.keys import Keys
 from soak.disk import fill, mounted
 from webhook_receiver import receiver
 
+from backend_spark.console import accounts
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, EventState
@@ -220,3 +222,32 @@ def test_form_says_where_space_is_needed(
         find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
         wait_until(lambda words=words: words in text(driver, ".problem"))
         assert str(disk) in text(driver, ".problem")
+
+
+def test_accounts_added_on_a_full_disk_are_recorded(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """They hold at once; the entry is written with its time when there is space."""
+    services = make_test_services(workspace, clock, workspace.with_accounts())
+    services.refresh()
+    (before,) = services.journal.read("accounts")
+    path = workspace.folder / "accounts"
+    known = accounts.read_accounts(path)
+    filler = fill(disk)
+    with serve(services, workspace.port) as client:
+        for name in ("mori", "kawa"):
+            known[name] = replace(known["a-viewer"], name=name)
+            accounts.write_accounts(path, known)
+            assert client.get("/api/session").status_code == 200
+            clock.now_s += 60
+    services.refresh()
+    assert is_unsaved(services)
+    assert services.journal.read("accounts") == [before]
+
+    filler.unlink()
+    services.refresh()
+    clock.now_s += 1
+    assert not is_unsaved(services)
+    second, first, _ = services.journal.read("accounts")
+    assert (first.body["added"], second.body["added"]) == (["mori"], ["kawa"])
+    assert second.at_s - first.at_s == 60
