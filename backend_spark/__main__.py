@@ -15,6 +15,7 @@ from backend_spark.errors import (
     BackupError,
     CalibrationError,
     CriteriaTableError,
+    DamagedDatabaseError,
     PostgisSetupError,
     PostgisUnavailableError,
     RainTableError,
@@ -47,6 +48,7 @@ def main() -> None:
         _fail(EXIT_CONFIG, str(error))
     except (
         BackupError,
+        DamagedDatabaseError,
         RainTableError,
         ReadingTableError,
         CalibrationError,

@@ -233,7 +233,7 @@ def _data_files(data: Path) -> list[_Source]:
         is_id_file = parts[0] == LOG_FOLDER and path.name.startswith(".ids-")
         if parts[0] in left_out or (is_hidden and not is_id_file):
             continue
-        if not path.name.endswith((".sqlite", ".sqlite-wal", ".sqlite-shm")):
+        if ".sqlite" not in path.name:  # nor logs, nor sessions that were set aside
             name = path.relative_to(data).as_posix()
             found.append(_Source(data, name, f"data/{name}"))
     return sorted(found, key=lambda each: "/.ids-" in each.name)
@@ -247,14 +247,22 @@ def _copy_databases(data: Path, target: Folder) -> dict[str, StoredFile]:
             path for path in data.glob("console/*.sqlite") if path.name != SESSIONS
         ]
         for path in paths:
-            with (
-                closing(sqlite3.connect(path)) as live,
-                closing(sqlite3.connect(Path(name) / path.name)) as copy,
-            ):
-                live.backup(copy)
+            _copy_database(path, Path(name) / path.name)
             at = f"data/console/{path.name}"
             sources.append(_Source(Path(name), path.name, at))
         return _copy(sources, target)
+
+
+def _copy_database(path: Path, to: Path) -> None:
+    try:
+        with (
+            closing(sqlite3.connect(path)) as live,
+            closing(sqlite3.connect(to)) as copy,
+        ):
+            live.backup(copy)
+    except sqlite3.DatabaseError as error:
+        rule = "an intact database"
+        raise BackupError(str(path), rule, str(error)) from error
 
 
 def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:

@@ -95,6 +95,7 @@ def fill(section: BackendSection) -> None:
         with closing(sqlite3.connect(path)) as journal, journal:
             journal.execute("PRAGMA journal_mode = wal")
             journal.execute("CREATE TABLE notes AS SELECT 'seen' AS note")
+    (data / "console/sessions.sqlite.damaged-1").write_text("digests")
 
 
 @pytest.fixture(params=["file", "s3", "az"])
@@ -162,7 +163,8 @@ def test_restored_backend_is_that_of_the_backup(
     with closing(sqlite3.connect(restored / "console/journal.sqlite")) as journal:
         assert journal.execute("SELECT note FROM notes").fetchall() == [("seen",)]
     left = {path.name for path in restored.rglob("*")}
-    assert left.isdisjoint({"sessions.sqlite", ".unfinished-x", MANIFEST})
+    assert left.isdisjoint({".unfinished-x", MANIFEST})
+    assert not [name for name in left if name.startswith("sessions.sqlite")]
     assert "places.json" in left
     add_batch(tables_folder(new), 6, ("bronze", "silver", "messages"))
 
@@ -245,6 +247,15 @@ def test_missing_segment_stops_a_backup(
     with pytest.raises(BackupError, match=f"no {segments[6]}"):
         write_backup(section, tmp_path / "second", NOW)
     assert not has_file(tmp_path / "second", MANIFEST)
+
+
+def test_damaged_database_is_named(section: BackendSection, tmp_path: Path) -> None:
+    """SQLite's own error names no file."""
+    fill(section)
+    path = Path(section.data) / "console/journal.sqlite"
+    path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
+    with pytest.raises(BackupError, match=f"{path} must be an intact database, got"):
+        write_backup(section, tmp_path / "backup", NOW)
 
 
 def test_replayed_tables_are_not_backed_up(
