@@ -133,9 +133,11 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         now: The present, with its zone.
 
     Raises:
-        BackupError: The target has a backup, or what is there cannot be copied.
+        BackupError: The target has a backup, no backend has used the place, or what
+            is there cannot be copied.
     """
     tables, data = tables_folder(section), Path(section.data)
+    _check_used(tables, data)
     if isinstance(target, Path):
         if target.resolve().is_relative_to(data.resolve()):
             raise BackupError(str(target), f"outside of {data}", "a folder in it")
@@ -167,6 +169,19 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         os.sync()  # before the file that states that the others are whole
     write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
     return manifest
+
+
+def _check_used(tables: Folder, data: Path) -> None:
+    """Refuse a place that no backend has used, which a wrong setting names.
+
+    Ingest makes its folder at its first start, with a log in Kafka too.
+    """
+    is_used = (data / LOG_FOLDER).is_dir()
+    if is_used or (data.is_dir() and any(is_table(tables / name) for name in TABLES)):
+        return
+    rule = f"a folder that ingest or score has used, with {LOG_FOLDER} or tables"
+    remedy = "correct it in the settings, or start backend-ingest first if it is new"
+    raise BackupError("backend.data", rule, f"{str(data)!r} without them; {remedy}")
 
 
 def _pin(tables: Folder) -> dict[str, DeltaTable]:

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,7 @@ from object_stores import run_store
 from storm_log import message
 
 from backend_spark.config import BackendSection
+from backend_spark.console.audit_log import Journal
 from backend_spark.errors import BackupError
 from backend_spark.exports.backup import (
     MANIFEST,
@@ -22,6 +24,7 @@ from backend_spark.exports.backup import (
     write_backup,
 )
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
+from backend_spark.ingest.standby import IngesterLock
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
@@ -256,6 +259,37 @@ def test_damaged_database_is_named(section: BackendSection, tmp_path: Path) -> N
     path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
     with pytest.raises(BackupError, match=f"{path} must be an intact database, got"):
         write_backup(section, tmp_path / "backup", NOW)
+
+
+@pytest.mark.parametrize("what", ["nothing", "folder", "console"])
+def test_place_that_no_backend_has_used_is_refused(
+    section: BackendSection, tmp_path: Path, what: str
+) -> None:
+    """With a wrong setting each night's backup would be without a message."""
+    if what != "nothing":
+        Path(section.data).mkdir()
+    if what == "console":  # a report made it, by the same wrong settings
+        Journal(Path(section.data) / "console/journal.sqlite")
+    with pytest.raises(BackupError, match=r"backend\.data must be .*, got .*; correct"):
+        write_backup(section, tmp_path / "backup", NOW)
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("what", ["log", "tables"])
+def test_new_backend_is_backed_up(
+    section: BackendSection, tmp_path: Path, what: str
+) -> None:
+    """A nightly timer does not fail while nothing has been received."""
+    if what == "log":
+        path = Path(section.data) / "log/.lock-ingest-0"
+        lock = IngesterLock(path, None, time.monotonic, lambda _s: False)
+        lock.acquire(lambda: None)
+        lock.release()
+    else:
+        create_tables(tables_folder(section), SPARK_TABLES)
+        write_text(tables_folder(section), ".app_id", APP)
+    write_backup(section, tmp_path / "backup", NOW)
+    restore_backup(BackendSection(data=str(tmp_path / "new")), tmp_path / "backup")
 
 
 def test_replayed_tables_are_not_backed_up(
