@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from backend_spark.errors import DamagedDatabaseError
+from backend_spark.console.full_disk import is_full
+from backend_spark.errors import DamagedDatabaseError, FullDiskError
 
 JOURNAL_FILE: Final = "journal.sqlite"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
@@ -43,7 +44,7 @@ def find_damage(path: Path) -> str:
     return "" if found == "ok" else " ".join(str(found).split())
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
+def _is_damage(error: Exception) -> bool:
     """Whether the file is wrong, and not its rights, a lock or the disk."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -63,17 +64,20 @@ def set_aside(path: Path) -> Path:
 
 @contextmanager
 def naming_damage(folder: Path) -> Iterator[None]:
-    """Name the file when reading the console's databases fails on a damaged one.
+    """Name the file, or the folder, when the console's databases cannot be opened.
 
     Args:
         folder: Of the databases.
 
     Raises:
         DamagedDatabaseError: One is damaged.
+        FullDiskError: Their disk is full.
     """
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (OSError, sqlite3.DatabaseError) as error:
+        if is_full(error):
+            raise FullDiskError(folder, str(error)) from error
         if not _is_damage(error):
             raise
         found = {name: find_damage(folder / name) for name in _LOSSES}

@@ -1,4 +1,4 @@
-"""Start of the console on a database that a bad disk has damaged."""
+"""Start of the console on a database that a bad disk has damaged, or without space."""
 
 import os
 import sqlite3
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 from console_workspace import Clock, Workspace, log_in, make_test_services, serve
+from soak.disk import fill, mounted
 
+from backend_spark.__main__ import EXIT_BUSY
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 
 PAGE_BYTES = 4096
@@ -91,6 +93,20 @@ def test_start_without_the_file_works(used: Workspace, name: str, clock: Clock) 
     services.notifications.close()
     assert services.events.in_force()
     assert services.notifications.outbox.newest(1)
+
+
+def test_start_on_a_full_disk_names_the_folder(workspace: Workspace) -> None:
+    """One line, as SQLite's own error names none."""
+    folder = workspace.data / "console"
+    with mounted(folder, "1m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        fill(disk)
+        ended = run(workspace, "console")
+    assert ended.returncode == EXIT_BUSY, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"backend-spark: {folder} must be on a disk with space, got")
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("what", ["header", "pages"])
