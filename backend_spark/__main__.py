@@ -1,8 +1,8 @@
 """Entry of ``backend-spark`` and ``python -m backend_spark``.
 
 Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
-running, a replay is unfinished, executors do not see the data, or a database does not
-answer; 78 bad settings, on which systemd does not restart.
+running, a replay is unfinished, executors do not see the data, a database does not
+answer, or a disk is full; 78 bad settings, on which systemd does not restart.
 """
 
 import sys
@@ -15,6 +15,8 @@ from backend_spark.errors import (
     BackupError,
     CalibrationError,
     CriteriaTableError,
+    DamagedDatabaseError,
+    FullDiskError,
     PostgisSetupError,
     PostgisUnavailableError,
     RainTableError,
@@ -47,6 +49,7 @@ def main() -> None:
         _fail(EXIT_CONFIG, str(error))
     except (
         BackupError,
+        DamagedDatabaseError,
         RainTableError,
         ReadingTableError,
         CalibrationError,
@@ -54,6 +57,7 @@ def main() -> None:
         _fail(EXIT_USAGE_DATA, str(error))
     except (
         AlreadyRunningError,
+        FullDiskError,
         PostgisUnavailableError,
         SupersededError,
         UnfinishedReplayError,

@@ -20,6 +20,8 @@ BackendError
 ├── UnfinishedReplayError  also RuntimeError  a replay left tables half rebuilt
 ├── PostgisSetupError    also ValueError    a copy in PostGIS is not set up
 ├── PostgisUnavailableError  also ConnectionError  its database does not answer
+├── DamagedDatabaseError  also ValueError   a database of the console is damaged
+├── FullDiskError        also OSError       the console has no space to start
 └── BackupError          also ValueError    a backup cannot be made or restored
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
@@ -273,6 +275,39 @@ class PostgisUnavailableError(BackendError, ConnectionError):
         super().__init__(
             f"the database of service {service} must answer, got: {line}; nothing was "
             "changed, run it again"
+        )
+
+
+class DamagedDatabaseError(BackendError, ValueError):
+    """A database of the console is damaged, and only a person can replace it.
+
+    Attributes:
+        path: Its file.
+    """
+
+    def __init__(self, path: Path, problem: str, loss: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} must be an intact database, got: {problem}; stop backend-console, "
+            f"move {path.name}, {path.name}-wal and {path.name}-shm to another folder, "
+            f"copy data/console/{path.name} of the newest backup to {path}, and start "
+            f"it; without a backup start it without the file: {loss}"
+        )
+
+
+class FullDiskError(BackendError, OSError):
+    """The console cannot open its files, because their disk is full.
+
+    Attributes:
+        folder: Of the files.
+    """
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"{folder} must be on a disk with space, got: {problem}; free some (if "
+            "there is enough, check the disk by dmesg), then backend-console starts by "
+            "itself"
         )
 
 

@@ -3,6 +3,8 @@
 ``backend-spark index`` starts without Spark, Arrow or matplotlib this way.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -138,6 +140,23 @@ answer_format_option = click.option(
     show_default=True,
     help="table: shortened above 1000 rows. csv and json: all rows.",
 )
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """Turn an error of writing a file into a usage error that names it.
+
+    Args:
+        option: That names the file.
+        path: The file.
+    """
+    try:
+        yield
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise click.UsageError(
+            f"{option} must be writable, got {path}; {problem}"
+        ) from error
 
 
 @click.group(cls=LazyGroup, places=COMMANDS, extra="backend")

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import click
 
-from backend_spark.cli import config_option
+from backend_spark.cli import config_option, writing
 from backend_spark.config import read_settings
 from backend_spark.console.access_log import ACCESS_KINDS
 from backend_spark.console.accounts import (
@@ -118,7 +118,8 @@ def report(config_path: Path, out: Path, language: str | None) -> None:
     from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 
     page = app.render_report(settings, language or settings.console.language)
-    out.write_text(page, encoding="utf-8")
+    with writing("--out", out):
+        out.write_text(page, encoding="utf-8")
 
 
 @click.group()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backend_spark import rain_table
-from backend_spark.cli import answer_format_option, config_option
+from backend_spark.cli import answer_format_option, config_option, writing
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.errors import ExportError, ForecastFileError, PlotError, SqlError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
@@ -98,7 +98,11 @@ def index(
     help="cap, geojson and geoparquet: levels at one time. csv and parquet: rows of a "
     "table. sensorthings: readings.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Default: stdout.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Default: stdout.",
+)
 @click.option(
     "--table",
     default="levels",
@@ -286,4 +290,5 @@ def plot(  # noqa: PLR0913 - click gives each option by name
         )
     except PlotError as error:
         raise click.UsageError(str(error)) from error
-    figure.savefig(out, dpi=120)
+    with writing("--out", out):
+        figure.savefig(out, dpi=120)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from backend_spark.cli import writing
 from backend_spark.criteria.tables import cell_at_mesh, read_criteria
 from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.evaluation.datasets import DATA_SETS, Nearby, read_dataset_text
@@ -340,6 +341,8 @@ def _calibrate(
     if options.diagram is not None:
         from backend_spark.plots.charts import draw_reliability  # noqa: PLC0415 - matplotlib is slow
 
-        draw_reliability(found).savefig(options.diagram, dpi=120)
-    found.write(options.calibrate)
+        with writing("--diagram", options.diagram):
+            draw_reliability(found).savefig(options.diagram, dpi=120)
+    with writing("--calibrate", options.calibrate):
+        found.write(options.calibrate)
     return found

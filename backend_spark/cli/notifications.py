@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from backend_spark.cli import config_option
 from backend_spark.config import BackendSettings, read_settings
 from backend_spark.console.notifications.settings import NotificationSection
 from service_runtime.errors import FieldError
+
+if TYPE_CHECKING:
+    from backend_spark.console.notifications.outbox import NotificationOutbox
 
 
 @click.group("console-notifications")
@@ -86,12 +90,17 @@ def _send_test(
 def show_log(config_path: Path, limit: int) -> None:
     """Show notifications with their last attempt, newest first."""
     from backend_spark.console.app import outbox_path  # noqa: PLC0415
+    from backend_spark.console.database_files import naming_damage  # noqa: PLC0415
     from backend_spark.console.notifications.outbox import NotificationOutbox  # noqa: PLC0415
 
     path = outbox_path(read_settings(config_path))
     if not path.exists():
         raise click.UsageError(f"there is no {path}: the console has not run yet")
-    outbox = NotificationOutbox(path)
+    with naming_damage(path.parent):
+        _show(NotificationOutbox(path), limit)
+
+
+def _show(outbox: "NotificationOutbox", limit: int) -> None:
     for each in outbox.newest(limit):
         attempts = outbox.attempts(each.id)
         last = attempts[-1] if attempts else {"number": 0, "outcome": ""}

@@ -1,13 +1,18 @@
 """Journal entries of logins, failures, logouts and changes of accounts."""
 
 import hashlib
+import logging
+import sqlite3
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from backend_spark.console.accounts import Account, Accounts
-from backend_spark.console.audit_log import Journal
+from backend_spark.console.audit_log import Journal, JournalDraft
+from backend_spark.console.full_disk import is_full
 from backend_spark.console.throttle import AttemptBudget, AttemptRate
+
+log = logging.getLogger(__name__)
 
 FAILURE_RATE: Final = AttemptRate(20, 60.0)
 """Entries of failures. Those beyond it are counted in the next entry, because guesses
@@ -20,6 +25,9 @@ ACCESS_KINDS: Final = ("login", "login_failed", "logout", "accounts")
 class AccessLog:
     """Writes access to the console into the journal; for several threads.
 
+    While the disk is full, a login fails, as it must not be without an entry. What has
+    happened whether it is written or not waits in memory, with its time.
+
     Attributes:
         journal: The journal.
     """
@@ -30,11 +38,12 @@ class AccessLog:
         default_factory=lambda: AttemptBudget(FAILURE_RATE)
     )
     _unwritten: int = 0
+    _waiting: list[tuple[float, JournalDraft]] = field(default_factory=list)
 
     def login(self, name: str, address: str, now_s: float, *, is_known: bool) -> None:
         """Write a login, with its address and whether the device was known."""
         body = {"address": address, "known_device": is_known}
-        self.journal.write(now_s, "login", "", name, body)
+        self._write(now_s, JournalDraft("login", "", name, body))
 
     def sign_in(
         self, account: Account, issuer: str, subject: str, address: str, now_s: float
@@ -42,11 +51,12 @@ class AccessLog:
         """Write a login by the OpenID provider, with whom it is at the provider."""
         body = {"address": address, "issuer": issuer, "subject": subject}
         body["role"] = account.role
-        self.journal.write(now_s, "login", "", account.name, body)
+        self._write(now_s, JournalDraft("login", "", account.name, body))
 
     def logout(self, name: str, now_s: float) -> None:
         """Write a logout."""
-        self.journal.write(now_s, "logout", "", name, {})
+        with self._lock:
+            self._write_or_keep(now_s, JournalDraft("logout", "", name, {}))
 
     def failure(self, account: Account | None, address: str, now_s: float) -> None:
         """Write a failed login, at a limited rate.
@@ -59,9 +69,9 @@ class AccessLog:
                 return
             self._failures.add(1, now_s)
             count, self._unwritten = self._unwritten, 0
-        name = account.name if account else ""
-        body = {"address": address, "count": count}
-        self.journal.write(now_s, "login_failed", name, "", body)
+            name = account.name if account else ""
+            body = {"address": address, "count": count}
+            self._write_or_keep(now_s, JournalDraft("login_failed", name, "", body))
 
     def accounts(self, accounts: Accounts, now_s: float, who: str = "") -> None:
         """Write which accounts were added, removed or changed since the last entry.
@@ -72,13 +82,43 @@ class AccessLog:
             who: Account that changed them in the page; empty for the command line.
         """
         with self._lock:
-            newest = self.journal.read("accounts", limit=1)
-            before = newest[0].body["accounts"] if newest else {}
+            newest = [draft for _, draft in self._waiting if draft.kind == "accounts"]
+            entries = newest[-1:] or self.journal.read("accounts", limit=1)
+            before = entries[0].body["accounts"] if entries else {}
             after = {name: _state(account) for name, account in accounts.items()}
             if before == after:
                 return
             body = {"accounts": after, **_changes(before, after)}
-            self.journal.write(now_s, "accounts", "", who, body)
+            self._write_or_keep(now_s, JournalDraft("accounts", "", who, body))
+
+    def write_waiting(self) -> None:
+        """Write what waits for space on the disk.
+
+        Raises:
+            OSError, sqlite3.Error: There is none.
+        """
+        with self._lock:
+            if self._waiting:
+                self._write_after_waiting()
+
+    def _write(self, now_s: float, draft: JournalDraft) -> None:
+        with self._lock:
+            self._write_after_waiting((now_s, draft))
+
+    def _write_or_keep(self, now_s: float, draft: JournalDraft) -> None:
+        try:
+            self._write_after_waiting((now_s, draft))
+        except (OSError, sqlite3.Error) as error:
+            if not is_full(error):
+                raise
+            log.error("an entry (%s) waits for space: %s", draft.kind, error)  # noqa: TRY400
+            self._waiting.append((now_s, draft))
+
+    def _write_after_waiting(self, *more: tuple[float, JournalDraft]) -> None:
+        with self.journal.batch():
+            for at_s, draft in (*self._waiting, *more):
+                self.journal.write_all(at_s, [draft])
+        self._waiting.clear()
 
 
 def _state(account: Account) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import logging
 import mimetypes
 import os
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,9 +29,15 @@ from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
+from backend_spark.console.database_files import (
+    JOURNAL_FILE,
+    NOTIFICATIONS_FILE,
+    naming_damage,
+)
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.full_disk import full_disk_handler
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
@@ -102,11 +109,9 @@ from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 log = logging.getLogger(__name__)
 
 STATIC: Final = files("backend_spark.console") / "static"
-JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
 REVIEWS_FILE: Final = "reviews.json"
-NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 OVERLAYS_FOLDER: Final = "overlays"
 
 RENEW_INTERVAL_S: Final = 1.0
@@ -177,6 +182,9 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.state.services = services
     read_files()
     app.add_exception_handler(RequestValidationError, validation_error)
+    unsaved = full_disk_handler(_folder(services.settings), LogLimit(time.monotonic))
+    for kind in (OSError, sqlite3.Error):
+        app.add_exception_handler(kind, unsaved)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (
@@ -218,9 +226,15 @@ def run(settings: BackendSettings) -> None:
     Raises:
         SettingsError: The accounts cannot be read, or are missing although the
             console listens to a network.
+        DamagedDatabaseError: A database is damaged.
     """
-    console = settings.console
-    services = make_services(settings)
+    with naming_damage(_folder(settings)):
+        services = make_services(settings)
+        _read_first(services)
+    _serve(services)
+
+
+def _read_first(services: ConsoleServices) -> None:
     # The first reading covers three days; what it stores stays. A collection would go
     # through all of it each time: 0.15 s, in which no page is answered.
     gc.disable()
@@ -228,6 +242,10 @@ def run(settings: BackendSettings) -> None:
     gc.freeze()
     gc.enable()
     pa.default_memory_pool().release_unused()
+
+
+def _serve(services: ConsoleServices) -> None:
+    settings, console = services.settings, services.settings.console
     exit_on_thread_error()
     pulse = LoopWatchdog(time.monotonic)
     supervision = SystemdSupervisor.from_environment(
@@ -328,8 +346,7 @@ def make_services(
     Raises:
         SettingsError: See `run`.
     """
-    console = settings.console
-    folder = Path(settings.backend.data) / CONSOLE_FOLDER
+    console, folder = settings.console, _folder(settings)
     live_state = LiveState(
         tables_folder(settings.backend),
         clock,
@@ -390,9 +407,14 @@ def _open_logins(
     return logins
 
 
+def _folder(settings: BackendSettings) -> Path:
+    """Folder of the console's own files."""
+    return Path(settings.backend.data) / CONSOLE_FOLDER
+
+
 def outbox_path(settings: BackendSettings) -> Path:
     """File of the notifications."""
-    return Path(settings.backend.data) / CONSOLE_FOLDER / NOTIFICATIONS_FILE
+    return _folder(settings) / NOTIFICATIONS_FILE
 
 
 def make_sender(
@@ -429,13 +451,21 @@ def render_report(settings: BackendSettings, language: str) -> str:
     Args:
         settings: All settings.
         language: ``ja`` or ``en``.
+
+    Raises:
+        DamagedDatabaseError: The journal is damaged.
     """
+    with naming_damage(_folder(settings)):
+        return _render_report(settings, language)
+
+
+def _render_report(settings: BackendSettings, language: str) -> str:
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(
         tables_folder(settings.backend), time.time, console.exercise, limits
     )
-    journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
+    journal = Journal(_folder(settings) / JOURNAL_FILE)
     thresholds = _open_thresholds(settings, journal)
     live_state.criteria = thresholds.lookup
     live_state.refresh()
@@ -449,8 +479,8 @@ def render_report(settings: BackendSettings, language: str) -> str:
 
 
 def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
-    folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    rules = replace(make_cell_rules(settings), changes=folder / CRITERIA_FILE)
+    changes = _folder(settings) / CRITERIA_FILE
+    rules = replace(make_cell_rules(settings), changes=changes)
     thresholds = Thresholds(journal, rules)
     thresholds.write_table()  # a table of an earlier release lacks columns
     return thresholds
@@ -459,7 +489,7 @@ def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
 def _open_reviews(
     settings: BackendSettings, journal: Journal, thresholds: Thresholds
 ) -> ReviewBook:
-    path = Path(settings.backend.data) / CONSOLE_FOLDER / REVIEWS_FILE
+    path = _folder(settings) / REVIEWS_FILE
     tables = tables_folder(settings.backend)
     preview = ReviewPreview(tables, thresholds.rules, settings.score)
     book = ReviewBook(journal, path, preview)

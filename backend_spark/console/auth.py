@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from backend_spark.console.accounts import (
     hash_password,
     verify_password,
 )
+from backend_spark.console.full_disk import is_full
 from backend_spark.console.http import came_from_proxy
 from backend_spark.console.oidc.id_token import OpenidUser
 from backend_spark.console.oidc.provider import SignInError
@@ -162,6 +164,7 @@ class LoginService:
             WrongLoginError: Name, password or code is wrong.
             CodeMissingError: The account needs a code.
             TooManyAttemptsError: The name, the address or the device must wait.
+            OSError, sqlite3.Error: It cannot be recorded, so it is refused.
         """
         is_known = await asyncio.to_thread(
             self.sessions.is_known_device, attempt.device, attempt.name, now_s
@@ -171,7 +174,12 @@ class LoginService:
         lane = self._known_lane if is_known else self._other_lane
         lane.check_room()  # before it counts as failed
         counted = self._throttle.count(attempt.name, attempt.address, device, now_s)
-        opened = await lane.run(lambda: self._open(attempt, device, now_s))
+        try:
+            opened = await lane.run(lambda: self._open(attempt, device, now_s))
+        except (OSError, sqlite3.Error) as error:
+            if is_full(error):  # the password was right
+                self._throttle.forgive(counted, now_s)
+            raise
         self._throttle.forgive(counted, now_s)
         return opened
 
@@ -241,6 +249,10 @@ class LoginService:
                 if error.reason != "away":
                     self.log.failure(None, address, now_s)
                 raise
+            except (OSError, sqlite3.Error) as error:
+                if not is_full(error):
+                    raise
+                raise SignInError("full", f"it cannot be recorded: {error}") from error
 
         return await self._provider_lane.run(finish)
 

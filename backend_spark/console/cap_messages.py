@@ -6,8 +6,8 @@ Source: OASIS Common Alerting Protocol 1.2; Atom, RFC 4287.
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -135,23 +135,33 @@ class CapMessages:
             return self.newest()[0]
 
     def _header(self, kind: cap.CapMessageType, sender: cap.CapHeader) -> cap.CapHeader:
-        before = next(iter(self.newest()), None)
         replaced = self.in_force()
         is_new = kind is cap.CapMessageType.ALERT
         if is_new is not (replaced is None):
             rule = "Alert if no message is in force, else Update or Cancel"
             raise ExportError("type", rule, kind, "load the page again")
-        sent = sender.sent
-        if before is not None:  # an identifier has whole seconds
-            sent = max(sent, datetime.fromtimestamp(before.at_s + 1, UTC))
-        return cap.CapHeader(
+        header = cap.CapHeader(
             sender.sender,
             sender.sender_name,
-            sent,
+            sender.sent,
             sender.status,
             replaces=() if replaced is None else (replaced.reference,),
             is_cancel=kind is cap.CapMessageType.CANCEL,
         )
+        if replaced is not None:  # what is referred to must be earlier
+            later = datetime.fromtimestamp(replaced.at_s + 1, UTC)
+            header = replace(header, sent=max(header.sent, later))
+        return self._with_own_identifier(header)
+
+    def _with_own_identifier(self, header: cap.CapHeader) -> cap.CapHeader:
+        """Move a header to the next second whose identifier no message has.
+
+        Identifiers have whole seconds, and the clock may have been set back.
+        """
+        known = {entry.subject for entry in self.journal.read(KIND)}
+        while header.identifier in known:
+            header = replace(header, sent=header.sent + timedelta(seconds=1))
+        return header
 
     def read(self, identifier: str) -> bytes | None:
         """XML of one of the newest messages; None if there is none."""

@@ -1,6 +1,5 @@
 """Dependencies of the routes: the console's services, and the sender's role."""
 
-import errno
 import logging
 import sqlite3
 import threading
@@ -17,6 +16,7 @@ from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.full_disk import is_full
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
@@ -84,6 +84,8 @@ class ConsoleServices:
     def refresh(self) -> None:
         """Read new rows of the tables, and detect events."""
         self.live_state.refresh()
+        with self._saving("logins"):
+            self.auth.logins.log.write_waiting()
         with self._saving("events"):
             self.event_detector.detect()
         self.count_events()
@@ -100,7 +102,7 @@ class ConsoleServices:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            if not _is_full(error):
+            if not is_full(error):
                 raise
             if what not in unsaved:
                 log.error("%s are not saved: %s", what, error)  # noqa: TRY400
@@ -115,14 +117,6 @@ class ConsoleServices:
         # Without the lock an older summary could overwrite a newer one.
         with self._counting:
             self.live_state.events = self.events.summary()
-
-
-def _is_full(error: OSError | sqlite3.Error) -> bool:
-    """Whether a write failed for want of space."""
-    if isinstance(error, OSError):
-        return error.errno in {errno.ENOSPC, errno.EDQUOT}
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 async def get_services(request: Request) -> ConsoleServices:

@@ -4,6 +4,7 @@ The file holds digests, which cannot be used to log in.
 """
 
 import hashlib
+import logging
 import os
 import sqlite3
 import threading
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from backend_spark.console.accounts import Account
+from backend_spark.console.database_files import find_damage, set_aside
+
+log = logging.getLogger(__name__)
 
 MAX_DEVICES: Final = 100
 """Devices of one name that are remembered, the newest first."""
@@ -39,12 +43,18 @@ create table if not exists used_code (
 class SessionStore:
     """Sessions, devices and codes in an SQLite file; for use by several threads.
 
+    A damaged file is set aside at the start: it has nothing but logins.
+
     Args:
         path: Of the file, which only its owner may read; its folder is made.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if problem := find_damage(path):
+            aside = set_aside(path)
+            log.error("%s is set aside as %s: %s", path, aside.name, problem)
+            log.error("users log in again, and open pages must be loaded again")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
         self._lock = threading.Lock()

@@ -133,9 +133,11 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         now: The present, with its zone.
 
     Raises:
-        BackupError: The target has a backup, or what is there cannot be copied.
+        BackupError: The target has a backup, no backend has used the place, or what
+            is there cannot be copied.
     """
     tables, data = tables_folder(section), Path(section.data)
+    _check_used(tables, data)
     if isinstance(target, Path):
         if target.resolve().is_relative_to(data.resolve()):
             raise BackupError(str(target), f"outside of {data}", "a folder in it")
@@ -167,6 +169,19 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         os.sync()  # before the file that states that the others are whole
     write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
     return manifest
+
+
+def _check_used(tables: Folder, data: Path) -> None:
+    """Refuse a place that no backend has used, which a wrong setting names.
+
+    Ingest makes its folder at its first start, with a log in Kafka too.
+    """
+    is_used = (data / LOG_FOLDER).is_dir()
+    if is_used or (data.is_dir() and any(is_table(tables / name) for name in TABLES)):
+        return
+    rule = f"a folder that ingest or score has used, with {LOG_FOLDER} or tables"
+    remedy = "correct it in the settings, or start backend-ingest first if it is new"
+    raise BackupError("backend.data", rule, f"{str(data)!r} without them; {remedy}")
 
 
 def _pin(tables: Folder) -> dict[str, DeltaTable]:
@@ -233,7 +248,7 @@ def _data_files(data: Path) -> list[_Source]:
         is_id_file = parts[0] == LOG_FOLDER and path.name.startswith(".ids-")
         if parts[0] in left_out or (is_hidden and not is_id_file):
             continue
-        if not path.name.endswith((".sqlite", ".sqlite-wal", ".sqlite-shm")):
+        if ".sqlite" not in path.name:  # nor logs, nor sessions that were set aside
             name = path.relative_to(data).as_posix()
             found.append(_Source(data, name, f"data/{name}"))
     return sorted(found, key=lambda each: "/.ids-" in each.name)
@@ -247,14 +262,22 @@ def _copy_databases(data: Path, target: Folder) -> dict[str, StoredFile]:
             path for path in data.glob("console/*.sqlite") if path.name != SESSIONS
         ]
         for path in paths:
-            with (
-                closing(sqlite3.connect(path)) as live,
-                closing(sqlite3.connect(Path(name) / path.name)) as copy,
-            ):
-                live.backup(copy)
+            _copy_database(path, Path(name) / path.name)
             at = f"data/console/{path.name}"
             sources.append(_Source(Path(name), path.name, at))
         return _copy(sources, target)
+
+
+def _copy_database(path: Path, to: Path) -> None:
+    try:
+        with (
+            closing(sqlite3.connect(path)) as live,
+            closing(sqlite3.connect(to)) as copy,
+        ):
+            live.backup(copy)
+    except sqlite3.DatabaseError as error:
+        rule = "an intact database"
+        raise BackupError(str(path), rule, str(error)) from error
 
 
 def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:

@@ -114,6 +114,8 @@ def _request(
     header = _header(now, more) if form == "cap" else None
     if form in {"parquet", "geoparquet"} and out is None:
         raise ExportError("--out", "a file", "none", "Parquet cannot go to a screen")
+    if out is not None and not out.name:
+        raise ExportError("--out", "the name of a file", "none", "name one")
     return ExportRequest(
         tables=tables,
         now=now,
@@ -173,10 +175,8 @@ def _geoparquet(request: ExportRequest) -> None:
     from backend_spark.exports.geoparquet import write_geoparquet  # noqa: PLC0415 - Shapely
 
     moment, states = request.cell_states()
-    try:
+    with formats.writing(request.out):
         count = write_geoparquet(states, moment, request.now, request.out)
-    except OSError as error:
-        raise _not_writable(request.out, error) from error
     sys.stderr.write(f"{request.out}: {count} cells\n")
 
 
@@ -217,14 +217,8 @@ def _write(out: Path | None, content: bytes) -> None:
     if out is None:
         sys.stdout.buffer.write(content)
         return
-    try:
+    with formats.writing(out):
         write_atomic(out, content)
-    except OSError as error:
-        raise _not_writable(out, error) from error
-
-
-def _not_writable(out: Path, error: OSError) -> ExportError:
-    return ExportError("--out", "writable", str(out), error.strerror or str(error))
 
 
 _WRITERS: dict[str, Callable[[ExportRequest], None]] = {

@@ -8,6 +8,7 @@ import base64
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -132,19 +133,42 @@ def zoned_schema(name: str, zone: str) -> pa.Schema:
 def write_parquet(
     name: str, rows: Iterable[pa.RecordBatch], path: Path, zone: str = "UTC"
 ) -> int:
-    """Write a table to one file atomically, and return the number of rows."""
+    """Write a table to one file atomically, and return the number of rows.
+
+    Raises:
+        ExportError: The file cannot be written.
+    """
     schema = zoned_schema(name, zone)
     unfinished = path.with_name(f".{path.name}.unfinished")
     count = 0
     try:
-        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
-            for batch in rows:
+        with writing(path):
+            writer = pq.ParquetWriter(unfinished, schema, compression="zstd")
+        for batch in rows:  # an error of reading is another one
+            with writing(path):
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-                count += batch.num_rows
-        unfinished.replace(path)
+            count += batch.num_rows
+        with writing(path):
+            writer.close()
+            unfinished.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder is none
+            unfinished.unlink()
     return count
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turn an error of writing a file into one that names it.
+
+    Raises:
+        ExportError: The file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise ExportError("--out", "writable", str(out), problem) from error
 
 
 def csv_value(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any column

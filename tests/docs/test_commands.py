@@ -233,6 +233,9 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
             + file_of("docs/how-to/console.md", 0, "places.csv", "csv"),
+            "systemctl stop backend-console": "mkdir -p /var/lib/yamamori/backend/log\n"
+            "backend-spark backup --config backend.toml "
+            "/var/lib/yamamori/backup/2026-11-25\n",
             "backend-spark map-pack relief": ELEVATIONS,
         },
         # The test of the second factor enters a code.

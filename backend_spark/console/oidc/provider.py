@@ -36,8 +36,8 @@ class SignInError(YamamoriError):
     """A sign-in by the provider failed.
 
     Attributes:
-        reason: For the page: ``away``, ``refused``, ``late``, ``invalid``, ``name`` or
-            ``role``.
+        reason: For the page: ``away``, ``refused``, ``late``, ``invalid``, ``name``,
+            ``role`` or ``full``.
     """
 
     def __init__(self, reason: str, text: str) -> None:

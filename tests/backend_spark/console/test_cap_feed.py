@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -113,6 +114,54 @@ def test_messages_of_one_second_have_different_times(
 
     for name in ("identifier", "sent"):
         assert len({each.findtext(f"{CAP}{name}") for each in found}) == 4
+
+
+def sent_s(message: ET.Element) -> float:
+    return datetime.fromisoformat(message.findtext(f"{CAP}sent") or "").timestamp()
+
+
+def test_draft_follows_a_cancellation_of_a_clock_that_was_ahead(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """An alert refers to nothing: it has its own time, and another identifier."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    assert make(client, "Alert", headers, clock).status_code == 200
+    right_s = clock.now_s
+    clock.now_s += 11 * 3600
+    assert make(client, "Cancel", headers, clock).status_code == 200
+    wrong_s = clock.now_s
+    clock.now_s = right_s - 1  # the same second as that of the first alert
+    answer = make(client, "Alert", headers, clock)
+    assert answer.status_code == 200, answer.text
+    assert make(client, "Update", headers, clock).status_code == 200
+    found = messages(client)[::-1]
+
+    assert [sent_s(each) for each in found] == [
+        right_s,
+        wrong_s,
+        right_s + 1,
+        right_s + 2,
+    ]
+    assert len({each.findtext(f"{CAP}identifier") for each in found}) == 4
+
+
+def test_messages_behind_one_of_a_clock_that_was_ahead_stay_behind_it(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """What updates or cancels a message is later than it, also for receivers."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    right_s = clock.now_s
+    clock.now_s += 1200  # the levels still count as those of the present
+    assert make(client, "Alert", headers, clock).status_code == 200
+    wrong_s, clock.now_s = clock.now_s, right_s
+    for kind in ("Update", "Cancel", "Alert"):
+        answer = make(client, kind, headers, clock)
+        assert answer.status_code == 200, answer.text
+
+    times = [sent_s(each) for each in messages(client)[::-1]]
+    assert times == [wrong_s, wrong_s + 1, wrong_s + 2, right_s + 3]
 
 
 def test_stale_levels_make_no_draft(

@@ -1,18 +1,32 @@
 """The console while its disk is full; the tables are elsewhere."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 from conftest import free_port, wait_until
+from console_pages import find, text
 from console_tables import MICRO, STEP_S, Slope, storm, write_tables
-from console_workspace import NOW_S, Clock, Workspace, make_test_services
+from console_workspace import (
+    NOW_S,
+    PASSWORD,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+    serve,
+)
 from deltalake import write_deltalake
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.keys import Keys
 from soak.disk import fill, mounted
 from webhook_receiver import receiver
 
+from backend_spark.console import accounts
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, EventState
@@ -153,3 +167,87 @@ def test_decision_that_cannot_be_written_ends_no_event(
     assert (after.over_s, after.state) == (None, EventState.OPEN)
     assert (after.messages, after.last_s) == (len(hours), NOW_S - 3600)
     assert after.nodes == {"otani-9"}
+
+
+LOGIN = {"name": "a-chief", "password": PASSWORD}
+
+
+def test_login_that_cannot_be_recorded_is_refused(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """The answer names the folder; it is no wrong password, and nobody has to wait."""
+    services = make_test_services(workspace, clock, workspace.with_accounts())
+    services.refresh()
+    with serve(services, workspace.port) as client:
+        filler = fill(disk)
+        for _ in range(10):  # more than wrong passwords before a pause
+            answer = client.post("/api/login", json=LOGIN)
+            assert answer.status_code == 507, answer.text
+        assert answer.json()["folder"] == str(disk)
+        assert "free space on its disk" in answer.json()["detail"]
+        assert not answer.cookies
+        wrong = LOGIN | {"password": "a wrong password"}
+        assert client.post("/api/login", json=wrong).status_code == 401
+        filler.unlink()
+        log_in(client, "a-chief")
+    found = services.journal.read("login", "login_failed")
+    assert [(each.kind, each.subject, each.who) for each in found] == [
+        ("login", "", "a-chief"),
+        ("login_failed", "a-chief", ""),
+    ]
+
+
+def test_reading_without_a_login_goes_on(
+    disk: Path, open_app: Callable[..., httpx.Client]
+) -> None:
+    """A console without accounts lets everybody on its machine read."""
+    client = open_app()
+    fill(disk)
+    for path in ("/", "/api/session", "/api/cells", "/report"):
+        assert client.get(path).status_code == 200, path
+
+
+def test_form_says_where_space_is_needed(
+    disk: Path,
+    open_app: Callable[..., httpx.Client],
+    workspace: Workspace,
+    driver: Chrome,
+) -> None:
+    """In the language of the page."""
+    client = open_app(workspace.with_accounts())
+    fill(disk)
+    for language, words in (("ja", "空きを増やして"), ("en", "Free space")):
+        driver.get(f"{client.base_url}?lang={language}")
+        find(driver, "input[name=name]").send_keys("a-chief")
+        find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+        wait_until(lambda words=words: words in text(driver, ".problem"))
+        assert str(disk) in text(driver, ".problem")
+
+
+def test_accounts_added_on_a_full_disk_are_recorded(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """They hold at once; the entry is written with its time when there is space."""
+    services = make_test_services(workspace, clock, workspace.with_accounts())
+    services.refresh()
+    (before,) = services.journal.read("accounts")
+    path = workspace.folder / "accounts"
+    known = accounts.read_accounts(path)
+    filler = fill(disk)
+    with serve(services, workspace.port) as client:
+        for name in ("mori", "kawa"):
+            known[name] = replace(known["a-viewer"], name=name)
+            accounts.write_accounts(path, known)
+            assert client.get("/api/session").status_code == 200
+            clock.now_s += 60
+    services.refresh()
+    assert is_unsaved(services)
+    assert services.journal.read("accounts") == [before]
+
+    filler.unlink()
+    services.refresh()
+    clock.now_s += 1
+    assert not is_unsaved(services)
+    second, first, _ = services.journal.read("accounts")
+    assert (first.body["added"], second.body["added"]) == (["mori"], ["kawa"])
+    assert second.at_s - first.at_s == 60

@@ -15,6 +15,7 @@ from attack_table import timed
 from conftest import free_port
 from console_workspace import Workspace, log_in, make_test_services, serve
 from openid_provider import TestProvider, run_provider, sign_in_at
+from soak.disk import fill, mounted
 
 from backend_spark.config import read_settings
 from backend_spark.console.auth import SESSION_COOKIE, SIGN_IN_COOKIE
@@ -415,6 +416,28 @@ def test_provider_that_is_away_hinders_nobody_else(tmp_path: Path, site: Site) -
                 check_refused(own, other, went, "away")
                 log_in(other, "a-chief")
                 assert role(other) == "chief"
+
+
+def test_sign_in_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    """The page is back at its form, and says that the disk is full."""
+    port = free_port()
+    workspace = Workspace(tmp_path, port)
+    workspace.data.mkdir()
+    with (
+        mounted(workspace.data / "console", "4m") as disk,
+        run_provider(port, tmp_path / "provider.log") as provider,
+    ):
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        more = f"{workspace.with_accounts()}\n{provider.settings(tmp_path, port)}"
+        services = make_services_at(workspace, RealClock(), more)
+        own = Site(workspace, provider, services, RealClock())
+        with serve(services, port), own.browser() as browser:
+            filler = fill(disk)
+            check_refused(own, browser, own.sign_in(browser, "chief"), "full")
+            filler.unlink()
+            own.sign_in(browser, "chief")
+            assert role(browser) == "chief"
 
 
 @pytest.mark.attack("console: the provider hangs", NO_SIGN_IN)

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from console_workspace import HIGHEST, SLOPES, Workspace, log_in
 
+from backend_spark.cli import cli
 from backend_spark.console.level_grid import HELD_OFFSET
 
 OpenApp = Callable[..., httpx.Client]
@@ -63,3 +65,14 @@ def test_unknown_language_falls_back_to_the_settings(open_app: OpenApp) -> None:
 
     assert answer.status_code == 200
     assert "土砂災害 状況報告" in answer.text
+
+
+@pytest.mark.parametrize("place", ["nowhere/report.html", "data", "backend.toml/r"])
+def test_file_that_cannot_be_written_is_named(workspace: Workspace, place: str) -> None:
+    """By the command; its status is that of a wrong option."""
+    out = workspace.folder / place
+    command = ["report", "--config", str(workspace.config()), "--out", str(out)]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 2, done.exception
+    words = " ".join(done.output.split())
+    assert f"--out must be writable, got {out}; " in words

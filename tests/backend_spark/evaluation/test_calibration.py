@@ -208,3 +208,10 @@ def test_seattle_is_counted_but_not_proven(tmp_path: Path) -> None:
     assert "of 100 such days, 33.3 had landslides here" in output
     assert "were no better than the mean share of all days" in output
     assert diagram.read_text(encoding="utf-8").startswith("<?xml")
+    for option in (path, diagram):
+        wrong = [
+            str(tmp_path / "nowhere/x.svg") if w == str(option) else w for w in words
+        ]
+        done = CliRunner().invoke(cli, wrong)
+        assert done.exit_code == 2, done.exception
+        assert f"must be writable, got {tmp_path}" in " ".join(done.output.split())

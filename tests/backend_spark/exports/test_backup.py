@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,7 @@ from object_stores import run_store
 from storm_log import message
 
 from backend_spark.config import BackendSection
+from backend_spark.console.audit_log import Journal
 from backend_spark.errors import BackupError
 from backend_spark.exports.backup import (
     MANIFEST,
@@ -22,6 +24,7 @@ from backend_spark.exports.backup import (
     write_backup,
 )
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
+from backend_spark.ingest.standby import IngesterLock
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
@@ -95,6 +98,7 @@ def fill(section: BackendSection) -> None:
         with closing(sqlite3.connect(path)) as journal, journal:
             journal.execute("PRAGMA journal_mode = wal")
             journal.execute("CREATE TABLE notes AS SELECT 'seen' AS note")
+    (data / "console/sessions.sqlite.damaged-1").write_text("digests")
 
 
 @pytest.fixture(params=["file", "s3", "az"])
@@ -162,7 +166,8 @@ def test_restored_backend_is_that_of_the_backup(
     with closing(sqlite3.connect(restored / "console/journal.sqlite")) as journal:
         assert journal.execute("SELECT note FROM notes").fetchall() == [("seen",)]
     left = {path.name for path in restored.rglob("*")}
-    assert left.isdisjoint({"sessions.sqlite", ".unfinished-x", MANIFEST})
+    assert left.isdisjoint({".unfinished-x", MANIFEST})
+    assert not [name for name in left if name.startswith("sessions.sqlite")]
     assert "places.json" in left
     add_batch(tables_folder(new), 6, ("bronze", "silver", "messages"))
 
@@ -245,6 +250,46 @@ def test_missing_segment_stops_a_backup(
     with pytest.raises(BackupError, match=f"no {segments[6]}"):
         write_backup(section, tmp_path / "second", NOW)
     assert not has_file(tmp_path / "second", MANIFEST)
+
+
+def test_damaged_database_is_named(section: BackendSection, tmp_path: Path) -> None:
+    """SQLite's own error names no file."""
+    fill(section)
+    path = Path(section.data) / "console/journal.sqlite"
+    path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
+    with pytest.raises(BackupError, match=f"{path} must be an intact database, got"):
+        write_backup(section, tmp_path / "backup", NOW)
+
+
+@pytest.mark.parametrize("what", ["nothing", "folder", "console"])
+def test_place_that_no_backend_has_used_is_refused(
+    section: BackendSection, tmp_path: Path, what: str
+) -> None:
+    """With a wrong setting each night's backup would be without a message."""
+    if what != "nothing":
+        Path(section.data).mkdir()
+    if what == "console":  # a report made it, by the same wrong settings
+        Journal(Path(section.data) / "console/journal.sqlite")
+    with pytest.raises(BackupError, match=r"backend\.data must be .*, got .*; correct"):
+        write_backup(section, tmp_path / "backup", NOW)
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("what", ["log", "tables"])
+def test_new_backend_is_backed_up(
+    section: BackendSection, tmp_path: Path, what: str
+) -> None:
+    """A nightly timer does not fail while nothing has been received."""
+    if what == "log":
+        path = Path(section.data) / "log/.lock-ingest-0"
+        lock = IngesterLock(path, None, time.monotonic, lambda _s: False)
+        lock.acquire(lambda: None)
+        lock.release()
+    else:
+        create_tables(tables_folder(section), SPARK_TABLES)
+        write_text(tables_folder(section), ".app_id", APP)
+    write_backup(section, tmp_path / "backup", NOW)
+    restore_backup(BackendSection(data=str(tmp_path / "new")), tmp_path / "backup")
 
 
 def test_replayed_tables_are_not_backed_up(

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 from collections.abc import Callable
+from contextlib import chdir
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import shapely.geometry
 import xmlschema
 from click.testing import CliRunner, Result
 from deltalake import write_deltalake
+from soak.disk import fill, mounted
 
 from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
@@ -325,6 +327,37 @@ def test_geoparquet_needs_a_file(export: Export) -> None:
     assert "--out must be a file" in export("--format", "geoparquet").output
     at = ("--at", NOON.isoformat(), "--out", "/nowhere/levels.parquet")
     assert "--out must be writable" in export("--format", "geoparquet", *at).output
+
+
+@pytest.mark.parametrize("form", ["parquet", "geoparquet", "csv"])
+@pytest.mark.parametrize(
+    ("out", "rule"),
+    [
+        ("nowhere/x", "--out must be writable, got nowhere/x; "),
+        ("backend.toml/x", "--out must be writable, got backend.toml/x; "),
+        ("full/x", "--out must be writable, got full/x; "),
+        ("data", "'data' is a directory"),
+        ("", "--out must be the name of a file"),
+    ],
+)
+def test_unwritable_file_is_named(
+    export: Export, tmp_path: Path, form: str, out: str, rule: str
+) -> None:
+    """No traceback, status 2, and nothing is left."""
+    with chdir(tmp_path), mounted(tmp_path / "full", "4k") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        fill(disk)
+        before = sorted(tmp_path.rglob("*"))
+        more = ["--at", NOON.isoformat()] if form == "geoparquet" else []
+        done = export("--format", form, "--out", out, *more)
+        if out == "full/x":
+            left = [disk / "x", disk / ".x.unfinished"]
+            assert not any(each.exists() for each in left)
+        else:
+            assert sorted(tmp_path.rglob("*")) == before
+    assert done.exit_code == 2, done.exception
+    assert rule in " ".join(done.output.split())
 
 
 def test_csv_contains_no_formulas(export: Export) -> None:

@@ -190,6 +190,7 @@ def test_newest_level_of_each_cell(tables: DeltaTables) -> None:
         (["velocity", "--node", "n", "--out", "a.png"], "velocity needs --sensor"),
         (["snake", "--cell", "x", "--out", "a.txt"], "must end in .png, .svg, .pdf"),
         (["snake", "--cell", "x", "--out", "a.png"], "snake must be of something that"),
+        (["snake", "--cell", TOKEN, "--out", "no/a.png"], "writable, got no/a.png; No"),
     ],
 )
 def test_command_reports_missing_options(

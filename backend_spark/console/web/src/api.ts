@@ -51,10 +51,11 @@ async function send(path: string, options: RequestInit = {}): Promise<Response> 
     throw new ApiError(0, t("offline"));
   });
   if (answer.ok) return answer;
-  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown; needs?: string };
+  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown; needs?: string; folder?: string };
   // From 502 a proxy answers for a server that it does not reach.
   const unexplained = answer.status < BAD_GATEWAY ? answer.statusText : t("offline");
-  const words = typeof body.detail === "string" ? body.detail : unexplained;
+  const explained = body.folder ? t("cannotSave", { folder: body.folder }) : body.detail;
+  const words = typeof explained === "string" ? explained : unexplained;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
   throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")), body.needs);
 }

@@ -44,6 +44,8 @@ const TEXTS = {
   signInInvalid: ["認証サーバーの応答が正しくありません。管理者に連絡してください", "The identity provider's answer is not valid: ask the administrator"],
   signInName: ["この利用者名は使えません。管理者に連絡してください", "This user name cannot be used: ask the administrator"],
   signInRole: ["このコンソールを使う権限がありません。管理者に連絡してください", "You have no role in this console: ask the administrator"],
+  signInFull: ["サーバーのディスクに空きがなく、ログインを記録できないため、ログインできません。コンソールのフォルダー（backend.data の console）のディスクの空きを増やしてから、もう一度ログインしてください", "You are not logged in: the server's disk is full, and a login must be recorded. Free space on the disk of the console's folder (console in backend.data), then log in again"],
+  cannotSave: ["サーバーのディスクに空きがなく、保存できません。{folder} のディスクの空きを増やしてから、もう一度試してください", "Nothing can be saved: the server's disk is full. Free space on the disk of {folder}, then try again"],
   noSuchCell: ["この区画はありません", "There is no such cell"],
   exercise: ["訓練・再生", "EXERCISE"],
   exerciseLong: ["訓練・再生：最新のデータを現在として表示しています", "Exercise or replay: the newest data are shown as the present"],

@@ -4,7 +4,7 @@ import { post, ApiError, type Session } from "./api";
 import { t, type Key } from "./i18n";
 
 // Why a sign-in by the provider failed.
-const REASONS: Record<string, Key> = { away: "signInAway", refused: "signInRefused", late: "signInLate", invalid: "signInInvalid", name: "signInName", role: "signInRole" };
+const REASONS: Record<string, Key> = { away: "signInAway", refused: "signInRefused", late: "signInLate", invalid: "signInInvalid", name: "signInName", role: "signInRole", full: "signInFull" };
 
 export function loginForm(app: Element, session: Session, done: () => void): void {
   const name = el("input", { name: "name", autocomplete: "username", required: true, maxlength: 64 });

@@ -1,0 +1,89 @@
+"""Databases of the console that are damaged: how it is found, and what to do.
+
+SQLite's own errors name no file. The console never replaces the journal and the
+notifications itself, because they cannot be made anew: a person decides between a
+backup and an empty file. A damaged page that nothing reads does not hinder the start.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from backend_spark.console.full_disk import is_full
+from backend_spark.errors import DamagedDatabaseError, FullDiskError
+
+JOURNAL_FILE: Final = "journal.sqlite"
+NOTIFICATIONS_FILE: Final = "notifications.sqlite"
+
+_LOSSES: Final = {
+    JOURNAL_FILE: "decisions about events and readings, notes, thresholds set in the "
+    "page, landslides, CAP messages, overlays and the record of logins are then lost, "
+    "and events found again are notified again",
+    NOTIFICATIONS_FILE: "what waits for delivery and the delivery log are then lost, "
+    "and events with a sign in the last day are notified again",
+}
+"""What is lost with each file that only a backup can replace."""
+
+_ENDS: Final = ("-journal", "-wal", "-shm", "")
+"""Ends of the names of a database's files. The logs are moved first: SQLite would apply
+them to a new file."""
+
+
+def find_damage(path: Path) -> str:
+    """What is wrong with a database; empty if nothing is, or there is none."""
+    if not path.exists():
+        return ""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            (found,) = db.execute("pragma quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        return str(error) if _is_damage(error) else ""
+    return "" if found == "ok" else " ".join(str(found).split())
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is wrong, and not its rights, a lock or the disk."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged database and what belongs to it; returns the new name."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    for end in _ENDS:
+        part = path.with_name(path.name + end)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + end))
+    return aside
+
+
+@contextmanager
+def naming_damage(folder: Path) -> Iterator[None]:
+    """Name the file, or the folder, when the console's databases cannot be opened.
+
+    Args:
+        folder: Of the databases.
+
+    Raises:
+        DamagedDatabaseError: One is damaged.
+        FullDiskError: Their disk is full.
+    """
+    try:
+        yield
+    except (OSError, sqlite3.DatabaseError) as error:
+        if is_full(error):
+            raise FullDiskError(folder, str(error)) from error
+        if not _is_damage(error):
+            raise
+        found = {name: find_damage(folder / name) for name in _LOSSES}
+        damaged = next((name for name, problem in found.items() if problem), None)
+        if damaged is None:
+            raise
+        raise DamagedDatabaseError(
+            folder / damaged, found[damaged], _LOSSES[damaged]
+        ) from error

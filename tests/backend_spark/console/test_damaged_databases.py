@@ -1,0 +1,134 @@
+"""Start of the console on a database that a bad disk has damaged, or without space."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from console_workspace import Clock, Workspace, log_in, make_test_services, serve
+from soak.disk import fill, mounted
+
+from backend_spark.__main__ import EXIT_BUSY
+from service_runtime.lifecycle import EXIT_USAGE_DATA
+
+PAGE_BYTES = 4096
+RULE = """
+[[console.notifications]]
+name = "duty"
+to = ["http://127.0.0.1:1/"]
+"""
+
+
+def damage(path: Path, what: str) -> None:
+    """Overwrite the header, or all pages but the first."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+    size = path.stat().st_size
+    begin, end = (0, 100) if what == "header" else (PAGE_BYTES, size)
+    assert begin < end
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(os.urandom(end - begin))
+
+
+def run(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on the settings of the workspace, until it ends."""
+    config = str(workspace.config(RULE))
+    line = [sys.executable, "-m", "backend_spark", *command, "--config", config]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def used(workspace: Workspace, clock: Clock) -> Workspace:
+    """The workspace after a console has run there, with an event that was notified."""
+    services = make_test_services(workspace, clock, RULE)
+    services.refresh()
+    services.notify()
+    wait_until(lambda: not services.notifications.is_busy())  # it writes its end
+    services.notifications.close()
+    return workspace
+
+
+@pytest.mark.parametrize("what", ["header", "pages"])
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("journal", "decisions about events"), ("notifications", "waits for delivery")],
+)
+def test_start_ends_with_file_and_remedy(
+    used: Workspace, name: str, lost: str, what: str
+) -> None:
+    """One line: the file, its damage, the backup, and what is lost without it."""
+    path = used.data / f"console/{name}.sqlite"
+    damage(path, what)
+    before = path.read_bytes()
+    commands = [["console"]]
+    if name == "journal":
+        commands.append(["report", "--out", str(used.folder / "report.html")])
+    else:
+        commands.append(["console-notifications", "log"])
+    for command in commands:
+        ended = run(used, *command)
+        assert ended.returncode == EXIT_USAGE_DATA, ended.stderr
+        last = ended.stderr.splitlines()[-1]
+        assert last.startswith(f"backend-spark: {path} must be an intact database, got")
+        assert f"copy data/console/{path.name} of the newest backup" in last
+        assert lost in last
+        assert "Traceback" not in ended.stderr
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["journal", "notifications"])
+def test_start_without_the_file_works(used: Workspace, name: str, clock: Clock) -> None:
+    """What the error advises when there is no backup."""
+    path = used.data / f"console/{name}.sqlite"
+    damage(path, "pages")
+    path.rename(used.folder / path.name)
+    services = make_test_services(used, clock, RULE)
+    services.refresh()
+    services.notify()
+    services.notifications.close()
+    assert services.events.in_force()
+    assert services.notifications.outbox.newest(1)
+
+
+def test_start_on_a_full_disk_names_the_folder(workspace: Workspace) -> None:
+    """One line, as SQLite's own error names none."""
+    folder = workspace.data / "console"
+    with mounted(folder, "1m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        fill(disk)
+        ended = run(workspace, "console")
+    assert ended.returncode == EXIT_BUSY, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"backend-spark: {folder} must be on a disk with space, got")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("what", ["header", "pages"])
+def test_damaged_sessions_are_set_aside(
+    workspace: Workspace, clock: Clock, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are only logins: users log in again, and the console goes on."""
+    more = workspace.with_accounts()
+    path = workspace.data / "console/sessions.sqlite"
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
+        log_in(client, "a-chief")
+        session = dict(client.cookies)
+    for number in (1, 2):
+        damage(path, what)
+        damaged = path.read_bytes()
+        services = make_test_services(workspace, clock, more)
+        with serve(services, workspace.port) as client:
+            client.cookies.update(session)
+            assert client.get("/api/cells").status_code == 401
+            log_in(client, "a-chief")
+            assert client.get("/api/cells").status_code == 200
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+        assert aside.read_bytes() == damaged
+        assert f"{path} is set aside as {aside.name}: " in caplog.text
+        assert path.stat().st_mode & 0o777 == 0o600
