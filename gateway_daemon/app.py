@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, Queue
+from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, ExpiryPolicy, Queue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import CustodyMode
 from edge_agent.uplink.publications import SenderProfile
@@ -275,6 +275,7 @@ def _fallback(
         settings.gateway.route == "overlay",
         section.from_priority,
         section.out_of_reach_s,
+        _expiry(settings).ttl_s,
     )
     return OverlayFallback(
         _queue(settings, data, "overlay"), rules, links.watchdog.clock
@@ -501,9 +502,13 @@ def _queue(
         KERNEL_BOOT_ID.read_text().strip(),
         replace(settings.queue.budget(), is_shared=is_shared),
         durability=COMMIT_PUTS_DEFER_ACKS,
-        expiry=settings.queue.expiry_policy(
-            partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-        ),
+        expiry=_expiry(settings),
+    )
+
+
+def _expiry(settings: GatewaySettings) -> ExpiryPolicy:
+    return settings.queue.expiry_policy(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     )
 
 

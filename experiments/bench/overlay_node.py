@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Collection
 from queue import Empty, SimpleQueue
 
 from gateway_daemon.overlay.gateway_node import (
@@ -54,10 +55,11 @@ class Gateway:
         self.live.source = self
         self.live.set_filters(frozenset({"/3/1/2/#"}))
 
-    def store(self, received: ReceivedMessages) -> None:
+    def store(self, received: ReceivedMessages) -> Collection[str]:
         """Report messages that the gateway would deliver to its clients."""
         for message, _ in received:
             write_event("received", message.id, time.monotonic())
+        return ()
 
     def poll(self, now_s: float) -> None:
         """Execute commands, and publish again what did not reach all nodes."""

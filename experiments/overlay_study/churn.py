@@ -150,6 +150,7 @@ class SimulatedGateways:
         now_s: Simulated time.
         nodes: Live gateways, by name.
         partitioned: Names that are separated from the others: no frame passes between.
+        full: Names of gateways whose store takes no message.
         received: Message ids that each gateway delivered to its clients, in order.
         results: Results that publishers received.
         copies: Copies sent so far.
@@ -159,6 +160,7 @@ class SimulatedGateways:
         self.now_s = 0.0
         self.nodes: dict[str, OverlayNode] = {}
         self.partitioned: set[str] = set()
+        self.full: set[str] = set()
         self.received: dict[str, list[str]] = {}
         self.results: list[PublicationResult] = []
         self.copies = 0
@@ -239,9 +241,13 @@ class SimulatedGateways:
             self._send_frame(name, copy.to, wire_format.encode_frame(*copy))
             self.copies += isinstance(copy.packet, MessageCopy)
         outbox = node.pop_outbox()
+        ids = [message.id for message, _ in outbox.received]
+        if name in self.full:
+            node.refuse(outbox, ids)
+        else:
+            self.received[name] += ids
         for packet in outbox.packets:
             self._send_frame(name, packet.to, wire_format.encode_frame(*packet))
-        self.received[name] += [message.id for message, _ in outbox.received]
         self.results += outbox.results
         due_s = node.next_due_s()
         if due_s is not None and due_s != self._planned.get(name):

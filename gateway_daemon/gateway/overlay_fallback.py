@@ -3,15 +3,18 @@
 With ``route = "overlay"`` all messages do. Otherwise only urgent ones do, and only
 while their broker is out of reach: the overlay carries a copy, the message itself stays
 in the queue of its broker, and receivers drop the duplicate by its id. Messages stay in
-a queue file of their own until all subscribed gateways have them on disk.
+a queue file of their own until all subscribed gateways have them on disk. What one of
+them cannot store, because its disk is full, is published again until it can, and no
+other message waits for that.
 """
 
 import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -52,6 +55,24 @@ MAX_RECENT = 1000
 
 WINDOW = 32
 """Messages in flight at once; messages of the top priority have their own window."""
+
+RETRY_WINDOW = 8
+"""Messages of the window that were incomplete before and are tried again."""
+
+RETRIES_PER_S = 2.0
+"""Tries of all incomplete messages together, while none succeeds."""
+
+RETRY_CHECK_S = 0.25
+"""Interval of searches for messages to try again."""
+
+HASTENED = 2
+"""Incomplete messages that are tried at once when another one has succeeded."""
+
+MAX_INCOMPLETE_BYTES = 32 << 20
+"""Incomplete messages outside the window. They are in memory."""
+
+INCOMPLETE_BYTES = 512
+"""Memory of an incomplete message beside its payload."""
 
 RESEND_S = 120.0
 """Time after which a message is published again if its result is unknown."""
@@ -105,11 +126,13 @@ class FallbackRules:
         is_route: Whether all messages do.
         from_priority: Lowest priority that does while its broker is out of reach.
         out_of_reach_s: Time without service after which a broker is out of reach.
+        ttl_s: Maximum age by priority, as in the queue's `ExpiryPolicy`.
     """
 
     is_route: bool = False
     from_priority: int = LADDER.urgent_from
     out_of_reach_s: float = 5.0
+    ttl_s: Mapping[int, float] = field(default_factory=dict)
 
 
 class _Recent(NamedTuple):
@@ -129,6 +152,7 @@ class _InFlight:
         due_s: When it is published again.
         held_until_s: End of the hold time; None while it is not held.
         returns: Value of `return_count` at the last publication.
+        is_retry: Whether it was incomplete, and left the window until this try.
     """
 
     message: QueuedMessage
@@ -137,6 +161,47 @@ class _InFlight:
     due_s: float = 0.0
     held_until_s: float | None = None
     returns: int = 0
+    is_retry: bool = False
+
+
+class _Incomplete:
+    """Messages that some gateway could not store or did not receive, until the retry.
+
+    They are outside the window: a full disk may last for days. Each is tried again at
+    growing intervals, and all of them together only at `RETRIES_PER_S`: each try goes
+    to every subscriber. When one succeeds, the others follow, faster and faster.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[str, _InFlight] = {}
+        self._bytes = 0
+
+    @property
+    def has_space(self) -> bool:
+        """Whether another message fits."""
+        return self._bytes < MAX_INCOMPLETE_BYTES
+
+    def add(self, each: _InFlight, now_s: float, wait_s: float) -> None:
+        """Add a message that waits at least so long."""
+        wait_s = max(wait_s, len(self._messages) / RETRIES_PER_S)
+        each.due_s = now_s + wait_s
+        self._messages[str(each.message.id)] = each
+        self._bytes += INCOMPLETE_BYTES + len(each.message.payload)
+
+    def pop_due(self, now_s: float, limit: int) -> list[_InFlight]:
+        """Remove and return messages that are due, the most urgent first."""
+        due = [each for each in self._messages.values() if each.due_s <= now_s]
+        due.sort(key=lambda each: (-each.message.priority, each.due_s))
+        for each in due[:limit]:
+            del self._messages[str(each.message.id)]
+            self._bytes -= INCOMPLETE_BYTES + len(each.message.payload)
+        return due[:limit]
+
+    def hasten(self, now_s: float) -> None:
+        """Let the next messages be due now: one of them has succeeded."""
+        later = (each for each in self._messages.values() if each.due_s > now_s)
+        for each in nsmallest(HASTENED, later, key=lambda each: each.due_s):
+            each.due_s = now_s
 
 
 class OverlayFallback:
@@ -158,6 +223,8 @@ class OverlayFallback:
         self._lock = threading.Lock()
         self._recent: deque[_Recent] = deque(maxlen=MAX_RECENT)
         self._in_flight: dict[str, _InFlight] = {}
+        self._incomplete = _Incomplete()
+        self._retry_at_s = -math.inf
         self._outage_until_s = -math.inf
         self._overlay: OverlayTransport | None = None
 
@@ -206,6 +273,7 @@ class OverlayFallback:
             self._check_held(each, self._overlay, now_s)
         for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
             self._send(each, now_s)
+        self._retry_incomplete(now_s)
         if self._overlay.status.has_peers:
             for message in self._lease():
                 each = _InFlight(message)
@@ -217,10 +285,13 @@ class OverlayFallback:
         each = self._in_flight.get(ended.message_id)
         if each is None:
             return
+        now_s = self._clock()
         is_received = ended.reached > 0 or each.tries >= MAX_EMPTY_TRIES
         if not (ended.is_complete and is_received):
             doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
             wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
+            if ended.reached and self._set_aside(each, now_s, wait_s):
+                return
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
             wait_s = REPEATS_S[each.repeats]
             each.repeats += 1
@@ -228,8 +299,10 @@ class OverlayFallback:
             wait_s = math.inf
         else:
             self._finish(each)
+            if each.is_retry:
+                self._incomplete.hasten(now_s)
             return
-        each.due_s = self._clock() + wait_s
+        each.due_s = now_s + wait_s
 
     @property
     def waiting_by_priority(self) -> Mapping[int, int]:
@@ -271,6 +344,32 @@ class OverlayFallback:
             each.due_s = now_s
         elif not self._hold(each):
             self._finish(each)
+
+    def _set_aside(self, each: _InFlight, now_s: float, wait_s: float) -> bool:
+        """Take an incomplete message out of the window; emergencies have none."""
+        if each.message.priority == LADDER.top or not self._incomplete.has_space:
+            return False
+        del self._in_flight[str(each.message.id)]
+        self._incomplete.add(each, now_s, wait_s)
+        return True
+
+    def _retry_incomplete(self, now_s: float) -> None:
+        """Publish incomplete messages again, as far as they are due."""
+        if now_s < self._retry_at_s:
+            return
+        self._retry_at_s = now_s + RETRY_CHECK_S
+        retries = sum(each.is_retry for each in self._in_flight.values())
+        for each in self._incomplete.pop_due(now_s, max(0, RETRY_WINDOW - retries)):
+            if self._is_expired(each.message):
+                self.queue.release([each.message.seq])  # it drops and counts it
+                continue
+            each.is_retry = True
+            self._in_flight[str(each.message.id)] = each
+            self._send(each, now_s)
+
+    def _is_expired(self, message: QueuedMessage) -> bool:
+        ttl_s = self._rules.ttl_s.get(message.priority, math.inf)
+        return (self.queue.age_s(message) or 0.0) > ttl_s
 
     def _finish(self, each: _InFlight) -> None:
         del self._in_flight[str(each.message.id)]
@@ -373,13 +472,31 @@ class OverlayMembership:
 
 def make_store(
     store_drafts: Callable[[Sequence[MessageDraft]], bool],
-) -> Callable[[ReceivedMessages], object]:
-    """Make a function that stores messages of the overlay under their original ids."""
+) -> Callable[[ReceivedMessages], Collection[str]]:
+    """Make a function that stores messages of the overlay under their original ids.
 
-    def store(received: ReceivedMessages) -> None:
-        drafts = [_to_draft(*each) for each in received]
-        if not store_drafts([draft for draft in drafts if draft is not None]):
-            log.error("%d messages of the overlay not stored", len(received))
+    It returns the ids of those that could not be stored. If not all fit, the urgent
+    ones are stored first.
+    """
+
+    def store(received: ReceivedMessages) -> Collection[str]:
+        made = [(message.id, _to_draft(message, each)) for message, each in received]
+        drafts = {id_: draft for id_, draft in made if draft is not None}
+        if not drafts or store_drafts(list(drafts.values())):
+            return ()
+        refused: list[str] = []
+        priorities = {draft.priority for draft in drafts.values()}
+        for priority in sorted(priorities, reverse=True):
+            ids = [id_ for id_, draft in drafts.items() if draft.priority == priority]
+            is_tried = len(priorities) == 1
+            if is_tried or not store_drafts([drafts[id_] for id_ in ids]):
+                refused += ids
+        log.error(
+            "%d messages of the overlay not stored; their publishers keep them and "
+            "publish them again",
+            len(refused),
+        )
+        return refused
 
     return store
 

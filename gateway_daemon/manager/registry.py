@@ -505,7 +505,11 @@ def horizon_ms(days: Iterable[int]) -> int:
     Args:
         days: Days since 1970 by the clock of every Manager; 0 if unknown.
     """
-    return max(0, min(days) - TOMBSTONE_DAYS) * DAY_MS
+    return _limit_ms(min(days))
+
+
+def _limit_ms(day: int) -> int:
+    return max(0, day - TOMBSTONE_DAYS) * DAY_MS
 
 
 def is_collectable(key: RecordKey, record: Record, until_ms: int) -> bool:
@@ -529,6 +533,8 @@ def advance_day(registry: Registry, day: int, peer_count: int) -> Registry:
             since it may still hold the old value.
     """
     today = registry if day == registry.day else replace(registry, day=day)
+    if (own := _without_future(today, today.horizon)) != today.horizon:
+        today = replace(today, horizon=own)
     if len(registry.views) < peer_count:
         return today
     days = [day, *(view.day for view in registry.views.values())]
@@ -541,6 +547,7 @@ def collect_tombstones(registry: Registry, horizon: TombstoneHorizon) -> Registr
     The version of the broker table does not fall.
     """
     own, records = registry.horizon, registry.records
+    horizon = _without_future(registry, horizon)
     if horizon.ms < own.ms or horizon <= own:
         return registry
     gone = [k for k, r in records.items() if is_collectable(k, r, horizon.ms)]
@@ -550,6 +557,18 @@ def collect_tombstones(registry: Registry, horizon: TombstoneHorizon) -> Registr
     return replace(
         registry, records=kept, horizon=TombstoneHorizon(horizon.ms, retired)
     )
+
+
+def _without_future(registry: Registry, horizon: TombstoneHorizon) -> TombstoneHorizon:
+    """Limit a horizon to what the fastest clock of the Managers allows now.
+
+    A later one is from a time when all clocks were ahead, as that of a single Manager.
+    All that is new would count as forgotten, for as long as the clock was ahead.
+    """
+    days = [registry.day, *(view.day for view in registry.views.values())]
+    if not registry.day:
+        return horizon
+    return TombstoneHorizon(min(horizon.ms, _limit_ms(max(days))), horizon.retired)
 
 
 def is_forgotten(registry: Registry, key: RecordKey, record: Record) -> bool:

@@ -13,7 +13,7 @@ Pure state machine: it reads no clock and sends nothing; every method returns ac
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -87,7 +87,7 @@ class _Task(Generic[K]):
 
     Attributes:
         sign_s: When the parent expects the next progress sign.
-        is_whole: Whether no part of it was given up.
+        is_whole: Whether no part of it was given up or refused.
     """
 
     copy: MessageCopy[K]
@@ -195,6 +195,17 @@ class Forwarder(Generic[K]):
                 self._answered(number, now_s)
                 return self._on_report(number, packet)
 
+    def refuse(self, message_ids: Collection[str]) -> None:
+        """Take back the delivery of messages: our clients' store has not taken them.
+
+        What is still open of them is reported as not whole, and their next copy is
+        delivered again.
+        """
+        for message_id in message_ids:
+            self._seen.pop(message_id, None)
+        for task in self._open_tasks():
+            task.is_whole &= task.copy.message.id not in message_ids
+
     def on_timer(self, now_s: float) -> list[ForwarderAction[K]]:
         """Split parts without an answer again; send progress signs to parents."""
         done: list[ForwarderAction[K]] = []
@@ -286,7 +297,7 @@ class Forwarder(Generic[K]):
         total, sample = _merged(task.results)
         if task.parent is not None:
             report = RangeReport(task.copy.number, total, sample, task.is_whole)
-            return [SendPacket(task.parent, report)]
+            return [SendPacket(task.parent, report, task.copy.message.id)]
         self.subscriber_count, self.known_heads = total, sample
         return [PublicationDone(task.copy, total, task.is_whole)]
 

@@ -7,8 +7,8 @@ several areas and ends when all of them have ended.
 Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +33,7 @@ from gateway_daemon.overlay.messages import (
     OverlayMessage,
     PublicationDone,
     RangeReport,
+    SendPacket,
 )
 from gateway_daemon.overlay.peers import PeerSummary, PeerTable
 from gateway_daemon.overlay.publisher_suspension import (
@@ -85,7 +86,7 @@ class PublicationResult(NamedTuple):
     Attributes:
         message_id: Of the message.
         reached: Subscriptions that were reached, in all areas.
-        is_complete: Whether no node had to be given up.
+        is_complete: Whether all of them have stored it, and no node had to be given up.
     """
 
     message_id: str
@@ -95,11 +96,33 @@ class PublicationResult(NamedTuple):
 
 @dataclass
 class Outbox:
-    """Output of a node since the last `pop_outbox`."""
+    """Output of a node since the last `pop_outbox`.
+
+    Attributes:
+        packets: Packets to send.
+        received: Messages to store for our clients before the packets are sent.
+        results: Results of our publications.
+        reported_ids: Message of each report among the packets, by its place there.
+    """
 
     packets: list[OutgoingPacket] = field(default_factory=list)
     received: list[tuple[OverlayMessage, CarriedMessage]] = field(default_factory=list)
     results: list[PublicationResult] = field(default_factory=list)
+    reported_ids: dict[int, str] = field(default_factory=dict)
+
+    def refuse(self, message_ids: Collection[str]) -> None:
+        """Report these messages as not whole: they could not be stored."""
+        for place, message_id in self.reported_ids.items():
+            letter = self.packets[place]
+            if message_id in message_ids and isinstance(letter.packet, RangeReport):
+                report = replace(letter.packet, is_whole=False)
+                self.packets[place] = letter._replace(packet=report)
+        self.results = [
+            each._replace(
+                is_complete=each.is_complete and each.message_id not in message_ids
+            )
+            for each in self.results
+        ]
 
 
 def decode_carried(message: OverlayMessage) -> CarriedMessage:
@@ -131,6 +154,11 @@ class OpenPublications:
     def begin(self, message_id: str, areas: Iterable[str]) -> None:
         """Register a publication to these areas; a repeated one starts again."""
         self._open[message_id] = _Open(set(areas))
+
+    def refuse(self, message_id: str) -> None:
+        """Note that a message could not be stored for our own clients."""
+        if publication := self._open.get(message_id):
+            publication.is_whole = False
 
     def end_area(
         self, message_id: str, area: str, reached: int, is_complete: bool
@@ -361,6 +389,23 @@ class OverlayNode:
         todo, self._todo = self._todo, Outbox()
         return todo
 
+    def refuse(self, outbox: Outbox, message_ids: Collection[str]) -> None:
+        """Take back the delivery of messages that could not be stored.
+
+        Their publishers are told that they are not complete, and publish them again;
+        the next copy is delivered as if it were the first.
+
+        Args:
+            outbox: The output with these messages, before it is sent.
+            message_ids: Those of its messages that could not be stored.
+        """
+        for message_id in message_ids:
+            self._seen.pop(message_id, None)
+            self._publications.refuse(message_id)
+        for forwarder in self._forwarders.values():
+            forwarder.refuse(message_ids)
+        outbox.refuse(message_ids)
+
     def _add(self, key: OverlayKey, now_s: float) -> None:
         place = self._places[key] = SkipGraphNode(key, self._ping_times)
         self._forwarders[key] = self._forwarder(place)
@@ -494,8 +539,11 @@ class OverlayNode:
                 case PublicationDone(own, count, is_whole):
                     if own.tree == 0:
                         self._end(own.message.id, own.low.topic, count, is_whole)
-                case _:
-                    self._forward(OutgoingPacket(action.to, key, action.packet), now_s)
+                case SendPacket(to, packet, reported_id):
+                    if reported_id and to.gateway != self._name:
+                        place = len(self._todo.packets)
+                        self._todo.reported_ids[place] = reported_id
+                    self._forward(OutgoingPacket(to, key, packet), now_s)
 
     def _forward(self, letter: OutgoingPacket, now_s: float) -> None:
         """Send a packet of a forwarder; copies go through the queue."""

@@ -69,7 +69,8 @@ class RangeReport(Generic[K]):
         number: Of the copy.
         count: Subscribers that were reached in the range.
         sample: Some of them, evenly spaced, always including the first.
-        is_whole: Whether no part of the range was given up.
+        is_whole: Whether all of these have stored the message, and no part of the range
+            was given up.
     """
 
     number: int
@@ -82,10 +83,17 @@ ForwarderPacket = MessageCopy[K] | CopyReceipt | RangeReport[K]
 
 
 class SendPacket(NamedTuple, Generic[K]):
-    """An action: send a packet."""
+    """An action: send a packet.
+
+    Attributes:
+        to: Receiver.
+        packet: The packet.
+        reported_id: Message that a `RangeReport` is about; otherwise empty.
+    """
 
     to: K
     packet: ForwarderPacket[K]
+    reported_id: str = ""
 
 
 class DeliverMessage(NamedTuple):
@@ -100,7 +108,7 @@ class PublicationDone(NamedTuple, Generic[K]):
     Attributes:
         publication: The copy that was published.
         reached: Subscribers that were reached.
-        is_complete: Whether no node was given up.
+        is_complete: Whether all of them have stored it, and no node was given up.
     """
 
     publication: MessageCopy[K]

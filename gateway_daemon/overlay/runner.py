@@ -1,12 +1,20 @@
 """Overlay runner: the event loop that drives a gateway's node, and its metrics.
 
-Messages for clients are stored before any packet that acknowledges them is sent.
+Messages for clients are stored before any packet that acknowledges them is sent. What
+cannot be stored is reported to its publisher as not complete, so that it keeps it.
 """
 
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -107,7 +115,8 @@ class OverlayRunner:
         config: Our name and peers.
         node: The state machine.
         make_transport: Makes the transport, given how to run an event in our loop.
-        store: Stores messages for clients, on disk before it returns.
+        store: Stores messages for clients, on disk before it returns; returns the ids
+            of those that it could not store.
         watchdog: Supervises the loop, and provides the clock.
 
     Attributes:
@@ -122,7 +131,7 @@ class OverlayRunner:
         make_transport: Callable[
             [Callable[[Callable[[], None]], object]], MqttTransport
         ],
-        store: Callable[[ReceivedMessages], object],
+        store: Callable[[ReceivedMessages], Collection[str]],
         *,
         watchdog: LoopWatchdog,
     ) -> None:
@@ -286,10 +295,11 @@ class OverlayRunner:
         """Carry out the node's output: first store, then send."""
         outbox = self._node.pop_outbox()
         if outbox.received:
-            self.status = replace(
-                self.status, received=self.status.received + len(outbox.received)
-            )
-            self._store(outbox.received)
+            refused = self._store(outbox.received)
+            if refused:
+                self._node.refuse(outbox, refused)
+            stored = len(outbox.received) - len(refused)
+            self.status = replace(self.status, received=self.status.received + stored)
         for letter in outbox.packets:
             self._send(letter)
         for ended in outbox.results:
@@ -376,7 +386,7 @@ def _of_copies(facts: OverlayStatus) -> Iterator[Metric]:
     yield Metric(
         "yamamori_overlay_publications_total",
         "counter",
-        "Publications that ended: whole, or broken if a gateway was given up.",
+        "Publications that ended: whole, or broken if a gateway was given up or full.",
         (
             MetricSample(facts.complete, {"end": "whole"}),
             MetricSample(facts.incomplete, {"end": "broken"}),

@@ -1,11 +1,12 @@
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.base import ExpiryPolicy, MessageDraft, QueueFullError
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.overlay_fallback import (
@@ -13,8 +14,10 @@ from gateway_daemon.gateway.overlay_fallback import (
     MAX_EMPTY_TRIES,
     FallbackRules,
     OverlayFallback,
+    make_store,
 )
 from gateway_daemon.overlay.gateway_node import CarriedMessage, PublicationResult
+from gateway_daemon.overlay.messages import OverlayMessage
 from gateway_daemon.overlay.peers import PeerSummary
 from gateway_daemon.overlay.runner import OverlayStatus
 from service_runtime.settings import SettingsError
@@ -59,10 +62,17 @@ class Broker:
 class FallbackSetup:
     """An `OverlayFallback` with a clock that the test sets."""
 
-    def __init__(self, folder: Path, rules: FallbackRules) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rules: FallbackRules,
+        ttl_s: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
         self.now_s = 100.0
         self.overlay = Overlay()
-        queue = SqliteQueue(folder / "overlay.db", "g", "boot", 1_000_000)
+        expiry = ExpiryPolicy(lambda: self.now_s, ttl_s)
+        path = folder / "overlay.db"
+        queue = SqliteQueue(path, "g", "boot", 1_000_000, expiry=expiry)
         self.fallback = OverlayFallback(queue, rules, lambda: self.now_s)
         self.fallback.set_overlay(self.overlay)
 
@@ -247,6 +257,100 @@ def test_emergency_does_not_wait_for_space_in_the_window(setup: FallbackSetup) -
     setup.fallback.put([draft(200, 5)])
 
     assert setup.poll() == [200]
+
+
+def publish_refused(setup: FallbackSetup, first: int, count: int) -> None:
+    """Put messages; a gateway with a full disk refuses each of them."""
+    setup.fallback.put([draft(seq, 3) for seq in range(first, first + count)])
+    while seqs := [seq for seq in setup.poll() if seq >= first]:
+        for seq in seqs:
+            setup.finish(seq, is_whole=False)
+
+
+def test_refused_messages_do_not_fill_the_window(setup: FallbackSetup) -> None:
+    """One gateway's disk is full: all others have each message at once."""
+    publish_refused(setup, 1, 500)
+    setup.fallback.put([draft(1000, 2)])
+
+    assert setup.poll() == [1000]
+    assert setup.waiting_count() == 501
+
+
+def test_refused_messages_are_tried_two_a_second_until_one_succeeds(
+    setup: FallbackSetup,
+) -> None:
+    """Each try goes to all gateways; when the disk has space, all follow soon."""
+    publish_refused(setup, 1, 500)
+    tried: set[int] = set()
+    count = 0
+    for _ in range(3000):
+        for seq in setup.poll(after_s=0.2):
+            count += 1
+            tried.add(seq)
+            setup.finish(seq, is_whole=False)
+    assert len(tried) == 500
+    assert 900 <= count <= 1500
+
+    space_s = setup.now_s
+    while setup.waiting_count():
+        for seq in setup.poll(after_s=0.2):
+            setup.finish(seq)
+    assert setup.now_s - space_s <= 60.0
+
+
+def test_refused_messages_that_are_tried_leave_space_in_the_window(
+    setup: FallbackSetup,
+) -> None:
+    """Their results take long where a gateway does not answer at all."""
+    publish_refused(setup, 1, 500)
+    setup.poll(after_s=600.0)
+    setup.fallback.put([draft(1000, 2)])
+
+    assert setup.poll() == [1000]
+
+
+def test_refused_message_expires(tmp_path: Path) -> None:
+    """The queue counts it as dropped."""
+    ttl_s = {3: 600.0}
+    setup = FallbackSetup(tmp_path, FallbackRules(ttl_s=ttl_s), ttl_s)
+    publish_refused(setup, 1, 1)
+    assert setup.poll(after_s=599.0) == [1]
+    setup.finish(1, is_whole=False)
+    setup.poll(after_s=60.0)
+
+    assert setup.waiting_count() == 0
+    assert setup.fallback.queue.stats().drop_reasons[3] == {"expired": 1}
+    setup.fallback.close()
+
+
+def received(seq: int, priority: int) -> tuple[OverlayMessage, CarriedMessage]:
+    return OverlayMessage(str(id_of(seq)), priority), CarriedMessage(TOPIC, bytes(1000))
+
+
+def test_messages_that_cannot_be_stored_are_named(tmp_path: Path) -> None:
+    """The urgent ones are stored if there is space for them; malformed ones never."""
+    queue = SqliteQueue(tmp_path / "local.db", "g", "boot", 30_000)
+
+    def store_drafts(drafts: Sequence[MessageDraft]) -> bool:
+        try:
+            queue.put(drafts)
+        except QueueFullError:
+            return False
+        return True
+
+    malformed = OverlayMessage("junk", 3), CarriedMessage(TOPIC, b"")
+    earlier = [received(n, 3) for n in range(100, 140)]
+    batch = [received(n, 4 if n == 20 else 2) for n in range(40)]
+    store = make_store(store_drafts)
+    assert not store([malformed, *earlier])
+
+    refused = store([malformed, *batch])
+
+    assert set(refused) == {str(id_of(n)) for n in range(40) if n != 20}
+    leased = queue.lease(100)
+    assert leased[0].id == id_of(20)
+    assert {message.priority for message in leased} == {4, 3}
+    queue.close()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tombstones are collected in the end, and no deleted record returns."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -191,6 +192,30 @@ def test_record_from_an_old_backup_does_not_return() -> None:
     assert not is_forgotten(new, key, record)
     tombstone = next(iter(registry_with_tombstone().records.values()))
     assert is_forgotten(new, key, tombstone)
+
+
+def test_horizon_of_a_clock_that_was_ahead_forgets_no_new_record() -> None:
+    """The only Manager's clock was years ahead; another one is added afterwards."""
+    ahead = advance_day(registry_with_tombstone(), TODAY + 3650, 0)
+    earlier_version = replace(ahead, day=TODAY + 1)
+    first = advance_day(ahead, TODAY + 1, 1)
+    added_ms = (TODAY + 1) * DAY_MS
+    second = advance_day(Registry("b", created_ms=added_ms), TODAY + 1, 1)
+    first, second = (
+        collect_tombstones(me.with_view(other.own_view), other.horizon)
+        for me, other in ((first, second), (second, earlier_version))
+    )
+    changed = second.with_value("broker", "/2", BROKER, added_ms + 1)
+    changed = changed.with_value("broker", "/3", BROKER, added_ms + 1)
+    changed = changed.with_value("broker", "/3", None, added_ms + 2)
+    changed = advance_day(changed, TODAY + 2, 1)
+
+    for key, record in changed.records.items():
+        first = merged(first, key, record)
+    assert first.brokers == changed.brokers == (BrokerEntry("/2", BROKER),)
+    assert first.records.keys() == changed.records.keys()
+    assert len(changed.records) == 2
+    assert first.version == changed.version == 5
 
 
 @given(st.lists(st.builds(TombstoneHorizon, st.integers(0, 5), st.integers(0, 5))))

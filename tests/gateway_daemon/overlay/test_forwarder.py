@@ -151,9 +151,9 @@ def test_duplicate_message_is_delivered_once() -> None:
 
     assert first == [
         DeliverMessage(OverlayMessage("m", 5)),
-        SendPacket(0, RangeReport(7, 1, (RankedNode(5, 0),))),
+        SendPacket(0, RangeReport(7, 1, (RankedNode(5, 0),)), "m"),
     ]
-    assert second == [SendPacket(0, RangeReport(8, 1, (RankedNode(5, 0),)))]
+    assert second == [SendPacket(0, RangeReport(8, 1, (RankedNode(5, 0),)), "m")]
 
 
 def test_report_of_an_unknown_copy_changes_nothing() -> None:

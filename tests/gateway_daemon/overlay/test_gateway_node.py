@@ -141,6 +141,32 @@ def test_publisher_learns_that_a_subscriber_was_given_up(
     assert all(gateways.received[name].count("warning") == 1 for name in gateways.nodes)
 
 
+@settings(max_examples=10)
+@given(seeds, st.integers(2, 10), st.integers(1, 5), st.data())
+def test_gateway_that_cannot_store_acknowledges_nothing(
+    seed: int, size: int, priority: int, data: st.DataObject
+) -> None:
+    """The publisher learns it, whatever other gateways and keys are on the way.
+
+    All others have the message meanwhile, and a gateway has it when it has space again.
+    """
+    gateways = started_gateways(seed, size, "/3/1/#", "/#", "/3/+/2/0/#")
+    publish(gateways, name_of(0), "learn")
+    names = st.sampled_from([name_of(number) for number in range(size)])
+    gateways.full = data.draw(st.sets(names, min_size=1))
+    for _ in range(2):
+        publish(gateways, name_of(0), "m", priority)
+        assert not gateways.results[-1].is_complete
+    for name, ids in gateways.received.items():
+        assert ids.count("m") == (name not in gateways.full)
+
+    gateways.full = set()
+    publish(gateways, name_of(0), "m", priority)
+
+    assert gateways.results[-1].is_complete
+    assert all(ids.count("m") == 1 for ids in gateways.received.values())
+
+
 def test_publication_without_peers_is_not_complete() -> None:
     """A gateway that routes by overlay alone keeps the message until it has peers."""
     gateways = SimulatedGateways(0)

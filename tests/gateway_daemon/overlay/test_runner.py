@@ -2,12 +2,16 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 from conftest import Broker, wait_until
 
+from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from gateway_daemon.gateway.overlay_fallback import FallbackRules, OverlayFallback
 from gateway_daemon.overlay.ddll import NeighbourQuery, PingTimes
 from gateway_daemon.overlay.gateway_node import (
     CarriedMessage,
@@ -24,6 +28,7 @@ from gateway_daemon.overlay.wire_format import encode_frame
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import overlay_topic
 from spatial_mqtt.transport import Publication
 
@@ -42,6 +47,7 @@ class Gateway:
     def __init__(self, number: int, broker: Broker, peer: Broker) -> None:
         name = GatewayName(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
         self.received_ids: list[str] = []
+        self.is_full = False
         self.results: list[PublicationResult] = []
         self._outbox: list[tuple[str, int]] = []
         self.runner = OverlayRunner(
@@ -59,8 +65,11 @@ class Gateway:
         self.runner.set_filters(frozenset({"/3/1/#"}))
         self.runner.start()
 
-    def store(self, received: ReceivedMessages) -> None:
+    def store(self, received: ReceivedMessages) -> Collection[str]:
+        if self.is_full:
+            return [message.id for message, _ in received]
         self.received_ids += [message.id for message, _ in received]
+        return ()
 
     def poll(self, now_s: float) -> None:
         while self._outbox:
@@ -133,6 +142,35 @@ def test_gateway_that_left_in_order_is_no_longer_served(
     wait_until(lambda: all("later" in gateway.received_ids for gateway in gateways[:7]))
 
     assert "later" not in gateways[7].received_ids
+
+
+def test_message_that_cannot_be_stored_stays_with_its_publisher(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """One gateway's disk is full: the others have each message once, and it later."""
+    brokers = [make_broker() for _ in range(3)]
+    gateways = [Gateway(n, brokers[n], brokers[0]) for n in range(3)]
+    publish_until_received(gateways, "together", reached=3)
+    publisher, full, other = gateways
+    queue = SqliteQueue(tmp_path / "overlay.db", "g", "boot", 1_000_000)
+    rules = FallbackRules(is_route=True)
+    fallback = OverlayFallback(queue, rules, time.monotonic)
+    full.is_full = True
+    fallback.set_overlay(publisher.runner)
+    publisher.runner.source = fallback
+    ids = [MessageId("n1", "0123abcd", seq) for seq in range(60)]
+    texts = [str(each) for each in ids]
+    fallback.put([MessageDraft(4, TOPIC, lambda _: b"x", each) for each in ids])
+    wait_until(lambda: set(texts) <= set(other.received_ids), 30)
+    assert sum(fallback.waiting_by_priority.values()) == len(ids)
+
+    full.is_full = False
+    wait_until(lambda: not any(fallback.waiting_by_priority.values()), 60)
+
+    for gateway in gateways:
+        assert sorted(gateway.received_ids) == sorted(["together", *texts])
+        gateway.runner.stop()
+    fallback.close()
 
 
 def hostile_frames() -> Iterator[bytes]:

@@ -112,3 +112,20 @@ def test_invalid_gateway_name_is_refused(text: str) -> None:
     """No reply could be sent to it."""
     with pytest.raises(OverlayError, match="gateway name must be place@host:port!id"):
         GatewayName.parse(text)
+
+
+def test_refusal_has_the_form_that_earlier_versions_know() -> None:
+    """A gateway that cannot store reports a range that is not whole.
+
+    An earlier version keeps such a message and publishes it again. The frame is one of
+    that version.
+    """
+    refusal = RangeReport(7, 1, (RankedNode(OTHER, 0),), is_whole=False)
+    frame = bytes.fromhex(
+        "009593a82f332f312f322f3001ab2f332f3140683a3121673193a82f332f312f322f3001ab2f33"
+        "2f3140683a32216732a67265706f727484a66e756d62657207a5636f756e7401a673616d706c65"
+        "919293a82f332f312f322f3001ab2f332f3140683a3221673200a869735f77686f6c65c200"
+    )
+
+    assert wire_format.encode_frame(ONE, OTHER, refusal) == frame
+    assert wire_format.decode_frame(frame) == (ONE, OTHER, refusal)
