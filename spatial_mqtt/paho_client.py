@@ -18,6 +18,7 @@ import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import paho.mqtt.client as paho
