@@ -4,11 +4,14 @@ A reading that is dated after its receipt is not scored, because one node's cloc
 run ahead. If the clock of the ingester is behind, that concerns every node: all
 readings of a town would fail for good. No delay makes a reading newer than its receipt,
 so nodes that agree are right.
+
+Leads are kept over the monotonic clock, so that they are right at once when this clock
+is set. Otherwise the next times of receipt would be ahead by the old lead, and with
+them the readings of nodes without a set clock, whose times are those of their receipt.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -36,55 +39,60 @@ class ClockCorrection:
     """Lead of the nodes' clocks over that of the ingester.
 
     Attributes:
-        monotonic_s: Clock.
         offset_s: What is added to times of receipt: the median lead, if the clocks of
             more than half of the nodes are ahead by `MIN_LEAD_S`; otherwise 0.
     """
 
-    monotonic_s: Callable[[], float]
     offset_s: float = 0.0
     _leads: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    _middle_s: float | None = None
 
-    def correct(self, arrival: ClassifiedMessage) -> ClassifiedMessage:
-        """Read the time of a message if that is due, and correct its receipt."""
+    def correct(self, arrival: ClassifiedMessage, now_s: float) -> ClassifiedMessage:
+        """Read the time of a message if that is due, and correct its receipt.
+
+        Args:
+            arrival: The message.
+            now_s: Monotonic time of its receipt.
+        """
         row = arrival.row
-        if row.node is not None and self._is_due(row.node):
-            self._observe(row.node, row.payload, row.received_us)
+        if row.node is not None and self._is_due(row.node, now_s):
+            self._observe(row.node, row.payload, now_s)
+        self._update(row.received_us / 1e6 - now_s)
         if not self.offset_s:
             return arrival
         received_us = row.received_us + round(self.offset_s * 1e6)
         return arrival._replace(row=row._replace(received_us=received_us))
 
-    def _is_due(self, node: str) -> bool:
+    def _is_due(self, node: str, now_s: float) -> bool:
         at_s, _ = self._leads.get(node, (float("-inf"), 0.0))
-        return self.monotonic_s() - at_s >= NODE_EVERY_S
+        return now_s - at_s >= NODE_EVERY_S
 
-    def _observe(self, node: str, payload: bytes, received_us: int) -> None:
+    def _observe(self, node: str, payload: bytes, now_s: float) -> None:
         try:
             time_s = decode_time(payload)
         except EnvelopeError:
             return
         if time_s is None:
             return
-        now_s = self.monotonic_s()
-        self._leads[node] = now_s, time_s - received_us / 1e6
+        self._leads[node] = now_s, time_s - now_s
         self._leads.move_to_end(node)
         while len(self._leads) > MAX_NODES or self._oldest_s() < now_s - FORGET_S:
             self._leads.popitem(last=False)
-        self._update()
+        leads = [lead for _, lead in self._leads.values()]
+        self._middle_s = median(leads) if len(leads) >= MIN_NODES else None
 
     def _oldest_s(self) -> float:
         return next(iter(self._leads.values()))[0]
 
-    def _update(self) -> None:
-        leads = [lead for _, lead in self._leads.values()]
-        middle = median(leads) if len(leads) >= MIN_NODES else 0.0
+    def _update(self, clock_s: float) -> None:
+        """Update the offset by the lead of this machine's clock over the monotonic."""
+        middle = 0.0 if self._middle_s is None else self._middle_s - clock_s
         offset_s = middle if middle >= MIN_LEAD_S else 0.0
         if bool(offset_s) != bool(self.offset_s):
             log.error(
                 "the clocks of most of %d nodes are %.0f s ahead of this machine's; "
                 "times of receipt are %s",
-                len(leads),
+                len(self._leads),
                 middle,
                 "corrected by that: set this clock" if offset_s else "not corrected",
             )

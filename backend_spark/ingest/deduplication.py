@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,10 @@ _SCHEMA = pa.schema([
 _Key = tuple[str, str]
 """(node, boot)"""
 
+
+MIN_ARCHIVED_RANGES: Final = 50_000
+"""Archived ranges up to which age removes none: the ids of a machine whose clock was
+wrong look old, too. They take some 30 MB of memory at most."""
 
 MAX_NODES: Final = 200_000
 MAX_RANGES_OF_NODE: Final = 20_000
@@ -175,10 +180,13 @@ class ArchivedIds:
             self.add((node, boot), seq, seq, last_us)
 
     def save(self, since_us: int) -> None:
-        """Write the file, without pairs (node, boot) older than `since_us`."""
-        for key in [k for k in self.ranges if self.last_us[k] < since_us]:
-            self.ranges.remove(key)
-        self.last_us = {key: self.last_us[key] for key in self.ranges}
+        """Write the file, without the oldest pairs (node, boot).
+
+        Args:
+            since_us: Unix time in microseconds; pairs with later receipts remain, and
+                of the others the newest, up to `MIN_ARCHIVED_RANGES` altogether.
+        """
+        self._forget(since_us)
         rows = [
             (*key, low, high, self.last_us[key])
             for key in self.ranges
@@ -200,6 +208,18 @@ class ArchivedIds:
         finally:
             unfinished.unlink(missing_ok=True)
         fsync_folder(self.path.parent)
+
+    def _forget(self, since_us: int) -> None:
+        # Also pairs that the limit of a node removed have a time.
+        self.last_us = {key: self.last_us[key] for key in self.ranges}
+        surplus = sum(len(self.ranges[key]) for key in self.ranges)
+        surplus -= MIN_ARCHIVED_RANGES
+        for key, last_us in sorted(self.last_us.items(), key=itemgetter(1)):
+            if surplus <= 0 or last_us >= since_us:
+                return
+            surplus -= len(self.ranges[key])
+            self.ranges.remove(key)
+            del self.last_us[key]
 
 
 def _read_ids(path: Path) -> dict[str, list[Any]]:

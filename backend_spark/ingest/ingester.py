@@ -191,7 +191,8 @@ class IngestLoop:
         arrival = self.identity_check.check(
             classify_guarded(event.message, event.received_us, self.crash_guard)
         )
-        arrival = self._check_size(self.clock_correction.correct(arrival))
+        arrival = self.clock_correction.correct(arrival, event.monotonic_s)
+        arrival = self._check_size(arrival)
         self.batch.add(arrival, self.monotonic_s())
 
     def flush(self) -> None:

@@ -259,10 +259,12 @@ class MessageArrived(NamedTuple):
     Attributes:
         message: Message as delivered by the broker.
         received_us: Unix time of receipt, in microseconds.
+        monotonic_s: Monotonic time of receipt.
     """
 
     message: IncomingMessage
     received_us: int
+    monotonic_s: float
 
 
 class StopRequested:

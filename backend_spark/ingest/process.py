@@ -96,14 +96,20 @@ class IngestHandler(BaseConnectionHandler):
         settings: Settings of the ingester.
         inbox: Inbox of the loop.
         now_us: Unix time, in microseconds.
+        monotonic_s: Clock.
     """
 
     def __init__(
-        self, settings: IngestSection, inbox: IngestInbox, now_us: Callable[[], int]
+        self,
+        settings: IngestSection,
+        inbox: IngestInbox,
+        now_us: Callable[[], int],
+        monotonic_s: Callable[[], float],
     ) -> None:
         self.settings = settings
         self.inbox = inbox
         self.now_us = now_us
+        self.monotonic_s = monotonic_s
         self.beat: Heartbeat = no_heartbeat
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
@@ -115,7 +121,8 @@ class IngestHandler(BaseConnectionHandler):
         log.info("%s is down: %s", self.settings.id, reason)
 
     def on_message(self, message: IncomingMessage) -> None:
-        self.inbox.put_message(MessageArrived(message, self.now_us()), self.beat)
+        arrival = MessageArrived(message, self.now_us(), self.monotonic_s())
+        self.inbox.put_message(arrival, self.beat)
 
     def on_published(self, token: int, refused: str | None) -> None:
         # The sender repeats its message when it gets no receipt.
@@ -333,7 +340,9 @@ def _make_process(
         stopped.wait,
     )
     inbox = IngestInbox(section.buffer_bytes, stopped.wait)
-    mailbox = IngestHandler(section, inbox, lambda: time.time_ns() // 1000)
+    mailbox = IngestHandler(
+        section, inbox, lambda: time.time_ns() // 1000, time.monotonic
+    )
     link = _make_connection(settings, endpoint, mailbox)
     ingest = _make_ingester(settings, link, AppendRetry(stopped.wait))
     scored = partial(read_committed_offsets, data / CHECKPOINTS_FOLDER)
@@ -405,7 +414,7 @@ def _make_ingester(
         ),
         crash_guard=make_crash_guard(data, settings.id),
         log_limit=LogLimit(time.monotonic),
-        clock_correction=ClockCorrection(time.monotonic),
+        clock_correction=ClockCorrection(),
     )
 
 

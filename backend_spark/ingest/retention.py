@@ -29,8 +29,8 @@ DAY_S: Final = 86_400.0
 SEGMENTS_AT_ONCE: Final = 500
 RESERVE_BYTES: Final = 65_536
 IDS_KEEP_S: Final = 90 * DAY_S
-"""Time after the last message of a (node, boot) until its ids are forgotten: far longer
-than any queue keeps a message."""
+"""Time after the last message of a (node, boot) until its ids may be forgotten: far
+longer than any queue keeps a message."""
 
 
 class LogLimits(NamedTuple):

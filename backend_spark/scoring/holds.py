@@ -1,7 +1,8 @@
 """Held levels: while evidence is missing, a level does not fall.
 
 Rain: from the first step with unknown rain, the level by rain is at least that of the
-last step with known rain, until an hour of rain is known again. Other sensors: a
+last step with known rain, until an hour of rain is known again; short gaps in that hour
+make it as much longer. Other sensors: a
 finding of level 3 or more is held from the last sure reading of its sensor, until the
 sensor has given sure readings for an hour again.
 
@@ -178,7 +179,7 @@ class RainHold:
             judgement by rain, whether it is held or not.
         is_active: Whether it is held.
         is_long: Whether rain was missing for more than `GRACE_S`.
-        known_s: Time of known rain since the gap.
+        known_s: Time of known rain since the gap, less that of short gaps since.
     """
 
     held: HeldLevel | None = None
@@ -228,7 +229,9 @@ def _in_gap(
     elif now.level > held.level:
         held = replace(now, known_until_s=held.known_until_s)
     is_long = (hold.is_active and hold.is_long) or rain.gap_s > GRACE_S
-    return RainHold(held, is_active=True, is_long=is_long)
+    # A reading that is refused now and then must not hold a level for days.
+    known_s = max(0, hold.known_s - STEP_S) if rain.gap_s <= GRACE_S else 0
+    return RainHold(held, is_active=True, is_long=is_long, known_s=known_s)
 
 
 def _after_gap(hold: RainHold, now: HeldLevel) -> RainHold:

@@ -250,22 +250,22 @@ def keep_readings(
         tail: Result of `tail_s`.
         all_rain: Whether the reports of a day are needed, for analysed rain.
     """
-    series: dict[tuple[str, str], list[Observation]] = {}
+    series: dict[tuple[str, str, str | None], list[Observation]] = {}
     # A level that a node states counts until its sensor has a reading again.
     has_levels = False
     for o in known:
         if o.at_s <= at_s:
-            series.setdefault((o.node, o.name), []).append(o)
+            series.setdefault((o.node, o.name, o.unit), []).append(o)
             has_levels = has_levels or o.priority >= WARNING
     # The closures that a switch refused are counted since the report before.
     begins_s = {
         node: o.at_s
-        for (node, name), each in series.items()
-        if name == RAIN
+        for (node, name, unit), each in series.items()
+        if name == RAIN and unit == RAIN_UNIT
         for o in each
-        if o.is_rain and o.at_s < at_s - NEIGHBOUR_S
+        if o.at_s < at_s - NEIGHBOUR_S
     }
-    for (node, _), readings in series.items():
+    for (node, _, _), readings in series.items():
         if _is_in_state(readings[-1]) and not has_levels:
             since_s = at_s
         else:

@@ -14,7 +14,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from backend_spark.scoring.observation import (
+    COUNT_UNIT,
+    HUMIDITY_UNIT,
     RAIN,
+    RAIN_UNIT,
     TEMPERATURE_UNIT,
     Observation,
     reading_limits,
@@ -68,8 +71,9 @@ SAME_CELL_KM = 0.5
 REFUSED = f"{RAIN}/refused"
 """Name of a gauge's closures that were too fast for rain."""
 
-Series = dict[tuple[str, str], list[Observation]]
-"""Readings in time order by node and name."""
+Series = dict[tuple[str, str, str | None], list[Observation]]
+"""Readings in time order by node, name and unit: a sensor of another unit, under the
+name of the one that it replaces, has other limits."""
 
 TimedValues = tuple[list[float], list[float]]
 """Times and values of a series."""
@@ -156,7 +160,7 @@ def flag_with_neighbours(
     """
     series: Series = {}
     for o in sorted(observations, key=_BY_RECEIPT):
-        series.setdefault((o.node, o.name), []).append(o)
+        series.setdefault((o.node, o.name, o.unit), []).append(o)
     flagged: list[Observation] = []
     for key, whole in series.items():
         first = _first_needed(whole, from_s - NEIGHBOUR_S - LOOK_BACK_S)
@@ -165,8 +169,8 @@ def flag_with_neighbours(
     if records is None:
         records = find_rain_records(each for part in series.values() for each in part)
     gauges, clocks = _Gauges(records, nearby), _Clocks(series)
-    for (node, name), readings in series.items():
-        limits = reading_limits(name, readings[0].unit)
+    for (node, name, unit), readings in series.items():
+        limits = reading_limits(name, unit)
         is_gauge = name == RAIN and limits is not None
         start = _first_to_check(readings, from_s, only_last=is_checked and not is_gauge)
         flagged += readings[:start]
@@ -357,7 +361,8 @@ def find_rain_records(
         past: Records up to a moment; the observations include the last report of each.
     """
     reports: dict[str, list[Observation]] = {}
-    for o in sorted((o for o in observations if o.name == RAIN), key=_BY_RECEIPT):
+    rain = (o for o in observations if o.name == RAIN and o.unit == RAIN_UNIT)
+    for o in sorted(rain, key=_BY_RECEIPT):
         reports.setdefault(o.node, []).append(o)
     return {n: make_rain_record(each, past.get(n)) for n, each in reports.items()}
 
@@ -366,7 +371,7 @@ class _Clocks:
     """Ages of the nodes' messages at their receipt.
 
     Args:
-        series: Readings by node and name.
+        series: Readings of the cell.
     """
 
     def __init__(self, series: Series) -> None:
@@ -390,7 +395,7 @@ class _Clocks:
         if node not in self._receipts:
             messages = {
                 (o.received_us / 1e6, o.received_us / 1e6 - o.at_s)
-                for (owner, _), readings in self._series.items()
+                for (owner, _, _), readings in self._series.items()
                 if owner == node
                 for o in readings
             }
@@ -488,7 +493,7 @@ def _value_before(readings: Sequence[Observation]) -> float | None:
 
 
 def _other_readings(series: Series, node: str) -> NodeReadings:
-    refused = _timed(series.get((node, REFUSED), ()))
+    refused = _timed(series.get((node, REFUSED, COUNT_UNIT), ()))
     return NodeReadings(_air(series, node), refused)
 
 
@@ -499,11 +504,15 @@ def _timed(readings: Iterable[Observation]) -> TimedValues:
 
 def _air(series: Series, node: str) -> TimedValues:
     """Times and temperatures of a node's air sensor, which also measures humidity."""
-    for (owner, name), readings in sorted(series.items(), key=lambda item: item[0]):
+    names = [
+        name
+        for owner, name, unit in series
+        if owner == node and unit == TEMPERATURE_UNIT
+    ]
+    for name in sorted(names):
         sensor, _, part = name.rpartition("/")
-        is_air = part == "temp" and (node, f"{sensor}/humidity") in series
-        if owner == node and is_air and readings[0].unit == TEMPERATURE_UNIT:
-            return _timed(readings)
+        if part == "temp" and (node, f"{sensor}/humidity", HUMIDITY_UNIT) in series:
+            return _timed(series[node, name, TEMPERATURE_UNIT])
     return [], []
 
 

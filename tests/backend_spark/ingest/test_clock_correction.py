@@ -33,17 +33,19 @@ def message(
     return classify_message(incoming, round((T0 + now_s) * 1e6))
 
 
-def receipts(clock: ClockCorrection, *messages: ClassifiedMessage) -> list[float]:
+def receipts(
+    clock: ClockCorrection, *messages: ClassifiedMessage, now_s: float = 0.0
+) -> list[float]:
     """Correction of each message's time of receipt, in seconds."""
     return [
-        (clock.correct(each).row.received_us - each.row.received_us) / 1e6
+        (clock.correct(each, now_s).row.received_us - each.row.received_us) / 1e6
         for each in messages
     ]
 
 
 def test_clock_behind_those_of_most_nodes_is_corrected() -> None:
     """20 minutes; a node whose clock is right by chance changes nothing."""
-    clock = ClockCorrection(lambda: 0.0)
+    clock = ClockCorrection()
     leads = {"a": 1195.0, "b": 1170.0, "c": 0.0, "d": 1190.0, "e": 1198.0}
     found = receipts(clock, *(message(node, lead) for node, lead in leads.items()))
 
@@ -63,26 +65,50 @@ def test_clock_behind_those_of_most_nodes_is_corrected() -> None:
     ids=["two nodes", "one node ahead", "a minority", "a backlog", "little"],
 )
 def test_clock_stays_without_agreement(leads: tuple[float, ...]) -> None:
-    clock = ClockCorrection(lambda: 0.0)
+    clock = ClockCorrection()
     found = receipts(clock, *(message(f"n{i}", lead) for i, lead in enumerate(leads)))
 
     assert set(found) == {0.0}
 
 
 def test_clock_that_was_set_is_not_corrected_any_more() -> None:
-    now_s = 0.0
-    clock = ClockCorrection(lambda: now_s)
-    receipts(clock, *(message(node, 1200.0) for node in "abc"))
-    before = clock.offset_s
-    now_s = 120.0
-    found = receipts(clock, *(message(node, -2.0, now_s=now_s) for node in "abc"))
+    """Not even for the first messages, before the nodes have been read again.
 
-    assert before == 1200.0
-    assert found[-1] == 0.0
+    A node without a set clock has the times of receipt: dated months ahead, all later
+    readings of its cell would be older than the horizon, and change no level.
+    """
+    month_s = 30 * 86_400.0
+    clock = ClockCorrection()
+    receipts(clock, *(message(node, month_s) for node in "abc"))
+    before = clock.offset_s
+    set_s = month_s + 5.0
+    unset = message("d", 0.0, synchronised=False, now_s=set_s)
+    found = receipts(clock, unset, message("a", -2.0, now_s=set_s), now_s=5.0)
+
+    assert before == month_s
+    assert found == [0.0, 0.0]
+
+
+def test_clock_that_was_set_wrong_is_corrected_at_once() -> None:
+    clock = ClockCorrection()
+    receipts(clock, *(message(node, 0.0) for node in "abc"))
+    before = clock.offset_s
+    unset = message("d", 0.0, synchronised=False, now_s=-1200.0)
+
+    assert before == 0.0
+    assert receipts(clock, unset, now_s=5.0) == [1205.0]
+
+
+def test_nodes_whose_clocks_were_set_back_are_read_again() -> None:
+    clock = ClockCorrection()
+    receipts(clock, *(message(node, 1200.0) for node in "abc"))
+    later = (message(node, -2.0, now_s=120.0) for node in "abc")
+
+    assert receipts(clock, *later, now_s=120.0) == [1200.0, 0.0, 0.0]
 
 
 def test_nodes_without_a_set_clock_are_no_evidence() -> None:
-    clock = ClockCorrection(lambda: 0.0)
+    clock = ClockCorrection()
     receipts(clock, *(message(node, 1200.0, synchronised=False) for node in "abcd"))
 
     assert clock.offset_s == 0.0
@@ -91,14 +117,16 @@ def test_nodes_without_a_set_clock_are_no_evidence() -> None:
 def test_node_counts_once_and_old_ones_are_forgotten() -> None:
     """A stolen card that sends much is one node; memory is bounded."""
     now_s = 0.0
-    clock = ClockCorrection(lambda: now_s)
+    clock = ClockCorrection()
     for _ in range(5):
-        receipts(clock, message("a", 9000.0))
+        receipts(clock, message("a", 9000.0, now_s=now_s), now_s=now_s)
         now_s += 61.0
     one = clock.offset_s
-    receipts(clock, *(message(f"n{i}", -2.0) for i in range(MAX_NODES + 5)))
+    many = (message(f"n{i}", -2.0, now_s=now_s) for i in range(MAX_NODES + 5))
+    receipts(clock, *many, now_s=now_s)
     now_s += FORGET_S + 1
-    receipts(clock, *(message(node, 1200.0, now_s=now_s) for node in "bcd"))
+    ahead = (message(node, 1200.0, now_s=now_s) for node in "bcd")
+    receipts(clock, *ahead, now_s=now_s)
 
     assert one == 0.0
     assert clock.offset_s == 1200.0

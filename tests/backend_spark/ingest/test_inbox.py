@@ -13,7 +13,7 @@ from backend_spark.ingest.messages import (
 from spatial_mqtt.transport import IncomingMessage
 
 MESSAGE = MessageArrived(
-    IncomingMessage("/4/1", b"x" * 400, 1, False, None, None, None, (1, 1)), 5
+    IncomingMessage("/4/1", b"x" * 400, 1, False, None, None, None, (1, 1)), 5, 0.0
 )
 SIZE_BYTES = 400 + OVERHEAD_BYTES
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from conftest import free_port, wait_until
 
+from backend_spark.ingest import deduplication
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.retention import (
+    DAY_S,
     IDS_KEEP_S,
     LogLimits,
     SegmentRetention,
@@ -152,13 +154,44 @@ def test_ids_are_kept_after_their_segments_are_removed(tmp_path: Path) -> None:
     assert MessageId("n", "b", 14) in seen
 
 
-def test_ids_of_old_boots_are_removed(tmp_path: Path) -> None:
+def test_ids_of_old_boots_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memory must not grow without bound with restarts of nodes."""
-    fill(tmp_path, 2)
-    later_s = NOW_S + IDS_KEEP_S + 60
-    retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 9}).trim(later_s)
+    monkeypatch.setattr(deduplication, "MIN_ARCHIVED_RANGES", 2)
+    writer, day_us = SegmentWriter(tmp_path, STREAM), round(DAY_S * 1e6)
+    for day, boot in enumerate(("c", "a", "b", "d")):
+        at_us = round(NOW_S * 1e6) + day * day_us
+        writer.append([LogRow(at_us, "/4/1", b"", "n", boot, 0, 1)])
+    trimmed = retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 9})
+    trimmed.trim(NOW_S + IDS_KEEP_S + 0.5 * DAY_S)
+    first = {boot for _, boot in MessageIdSet.read_log(tmp_path).ranges}
+    writer.append([LogRow(round(NOW_S * 1e6), "/4/1", b"", "n", "e", 0, 1)])
+    trimmed.trim(NOW_S + IDS_KEEP_S + 60 * DAY_S)
 
-    assert MessageIdSet.read_log(tmp_path).count() == 0
+    assert first == {"a", "b", "d"}
+    assert {boot for _, boot in MessageIdSet.read_log(tmp_path).ranges} == {"b", "d"}
+
+
+@pytest.mark.parametrize("years", [20, -20], ids=["ahead", "behind"])
+def test_wrong_clock_removes_no_ids(tmp_path: Path, years: int) -> None:
+    """After a restart a message that is sent again must still be a duplicate.
+
+    A clock years ahead makes the segments old, and one years behind gives them times of
+    receipt that are old when it has been set.
+    """
+    wrong_s = NOW_S + years * 365 * DAY_S
+    received_s, trimmed_s = (NOW_S, wrong_s) if years > 0 else (wrong_s, NOW_S)
+    path = SegmentWriter(tmp_path, STREAM).append([
+        LogRow(round(received_s * 1e6), "/4/1", b"", "n", "b", 7, 1)
+    ])
+    os.utime(path, (received_s,) * 2)
+    retention(tmp_path, LogLimits(30 * DAY_S, 10**9, 10**9), {STREAM: 0}).trim(
+        trimmed_s
+    )
+
+    assert list_segments(tmp_path) == []
+    assert MessageId("n", "b", 7) in MessageIdSet.read_log(tmp_path)
 
 
 def test_quarantine_is_limited_by_size_only(tmp_path: Path) -> None:

@@ -126,6 +126,33 @@ def test_short_return_neither_ends_a_hold_nor_lowers_it() -> None:
     assert {rows[n].state for n in range(123, 321)} == {"held"}
 
 
+@pytest.mark.parametrize("every", [3, 6])
+def test_refused_readings_now_and_then_do_not_hold_a_level_for_days(every: int) -> None:
+    """One reading an hour fails its tests: the level falls as it does without it."""
+    dry = 300
+    whole = rows_of([*gauge(STORM[:60]), *gauge([0.0] * dry, 60)])
+    rain = gauge([0.0] * dry, 60)
+    rain[::every] = [
+        structs.replace(o, node_flag=int(Flag.FAIL)) for o in rain[::every]
+    ]
+    rows = rows_of([*gauge(STORM[:60]), *rain])
+    late = 9 if every == 6 else 18  # an hour of known rain, less what was refused
+
+    for n in range(60, 60 + dry):
+        before = [whole[k].level or 0 for k in range(n - late, n + 1)]
+        assert before[-1] <= (rows[n].level or 0) <= max(before), n
+    assert {rows[n].state for n in rows} == {"judged"}
+    assert rows[60 + dry - 1].level == 1
+
+
+def test_readings_of_which_half_are_refused_hold_the_level() -> None:
+    rain = gauge([0.0] * 100, 60)
+    rain[::2] = [structs.replace(o, node_flag=int(Flag.FAIL)) for o in rain[::2]]
+    rows = rows_of([*gauge(STORM[:60]), *rain])
+
+    assert {rows[n].level for n in range(60, 160)} == {rows[59].level}
+
+
 def test_gauge_whose_readings_are_all_refused_holds_the_level() -> None:
     """It goes on reporting, but each reading failed its tests."""
     refused = [

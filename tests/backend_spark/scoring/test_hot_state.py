@@ -313,6 +313,23 @@ def test_counter_that_regains_its_value_after_hours_is_doubted() -> None:
     assert flags.count(Flag.SUSPECT) == 2
 
 
+def test_replaced_sensor_has_the_flags_of_one_scoring() -> None:
+    """Under the same name with another unit, and constant from then on."""
+    hot, whole = HotStore(), Store()
+    messages = run_of(40)
+    for n, message in enumerate(messages):
+        unit, value = ("/", 0.5 + n % 2 / 100) if n < 60 else ("deg", 0.5)
+        probe = structs.replace(message[0], name="probe", unit=unit, sum=None)
+        message.append(structs.replace(probe, value=value))
+    for message in messages:
+        hot.add(message)
+    whole.add([o for message in messages for o in message])
+
+    assert_equal(hot, whole, 0)
+    flags = [o.flag for o in hot.silver.values() if o.name == "probe"]
+    assert flags == [Flag.GOOD] * 204 + [Flag.SUSPECT] * 36
+
+
 @pytest.mark.parametrize("every_s", [600, 3600])
 def test_sensor_with_rare_reports_is_held_as_in_one_scoring(every_s: int) -> None:
     """A wire that reports every two hours is silent after six, and after its cut too.

@@ -96,6 +96,15 @@ def test_constant_tilt_is_flagged_after_a_day() -> None:
     assert set(flags(gauge([0.0] * 200))) == {1}
 
 
+def test_sensor_of_another_unit_under_the_same_name_has_its_own_limits() -> None:
+    """A moisture probe is replaced by a piezometer: no reading of it is a step."""
+    probe = series("soil", "/", [0.3, 0.31, 0.3, 0.31])
+    pore = series("soil", "hPa", [10.0, 14.0, 30.0, 12.0, 11.0])
+    pore = [replace(o, at_s=o.at_s + 4 * 600) for o in pore]
+
+    assert flags(probe + pore)[4:] == flags(pore) == [1] * 5
+
+
 def test_failed_reading_is_not_used_as_reference() -> None:
     """A value out of range does not make the next one a step."""
     assert flags(series("tilt/x", "deg", [0.0, 99.0, 0.1])) == [1, 4, 1]
