@@ -79,6 +79,9 @@ SPACE_POLL_S = 0.01
 REDELIVERY_STATE_KEY = "front/unacknowledged"
 """Key under which a lane stores the state of `RedeliveryFilter`."""
 
+BATCHES_KEY = 0
+"""Key of the number of batches in that state; no packet has this id."""
+
 GATHER_RECEIPTS_S = 1.0
 """Delay of a receipt for batching; senders ask again much later."""
 
@@ -183,18 +186,28 @@ class RedeliveryFilter:
     and marks it as a duplicate, so packet id and checksum are stored in the same
     transaction as the message.
 
+    A batch may go to several lanes, each of which stores its own marks of the batch and
+    all earlier ones. So after a restart the states of the last batch count. A lane
+    without new messages has an older one, whose packet ids are used again by now.
+
     Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
     """
 
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
+        self._batches = 0
 
     def load(self, states: Iterable[str]) -> None:
         """Load the state that `to_state` returned before a restart."""
         for text in states:
-            for pair in text.split():
-                mid, _, checksum = pair.partition(":")
-                self._stored[int(mid)] = int(checksum)
+            pairs = (pair.partition(":") for pair in text.split())
+            marks = {int(mid): int(checksum) for mid, _, checksum in pairs}
+            batches = marks.pop(BATCHES_KEY, 0)
+            if batches > self._batches:
+                self._stored.clear()
+                self._batches = batches
+            if batches == self._batches:
+                self._stored.update(marks)
 
     def clear(self) -> None:
         """Clear the state: the broker lost the session and delivers nothing again."""
@@ -207,13 +220,14 @@ class RedeliveryFilter:
         )
 
     def to_state(self, marks: Iterable[RedeliveryMark]) -> str:
-        """State to store with the messages of some marks, as pairs with a colon."""
-        pairs = (self._stored | dict(marks)).items()
-        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs)
+        """State to store with a batch of some marks, as pairs with a colon."""
+        pairs = self._stored | dict(marks) | {BATCHES_KEY: self._batches + 1}
+        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs.items())
 
     def mark_stored(self, marks: Iterable[RedeliveryMark]) -> None:
-        """Record that the messages of some marks are stored."""
+        """Record that a batch with the messages of some marks is stored."""
         self._stored.update(marks)
+        self._batches += 1
 
     def discard(self, messages: Iterable[IncomingMessage]) -> None:
         """Remove acknowledged messages: the broker does not deliver them again."""

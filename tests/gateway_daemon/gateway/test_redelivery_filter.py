@@ -57,12 +57,43 @@ def test_lost_session_clears_the_filter() -> None:
     redelivered.mark_stored(map(make_mark, [incoming(1)]))
     redelivered.clear()
 
-    assert redelivered.to_state([]) == ""
+    assert redelivered.to_state([]) == "0:2"
     assert not redelivered.is_stored(incoming(1, is_duplicate=True))
 
 
+def test_older_state_of_another_route_does_not_count() -> None:
+    """The broker uses packet ids again, after its restart or after 65,535 messages."""
+    running = RedeliveryFilter()
+    old = running.to_state([make_mark(incoming(1, b"old"))])
+    running.mark_stored([make_mark(incoming(1, b"old"))])
+    running.clear()
+    new = running.to_state([make_mark(incoming(1, b"new"))])
+
+    for states in ([old, new], [new, old]):
+        after = RedeliveryFilter()
+        after.load(states)
+        assert after.is_stored(incoming(1, b"new", is_duplicate=True))
+        assert not after.is_stored(incoming(1, b"old", is_duplicate=True))
+        next_run = RedeliveryFilter()
+        next_run.load([old, new, after.to_state([make_mark(incoming(2))])])
+        assert next_run.is_stored(incoming(1, b"new", is_duplicate=True))
+        assert next_run.is_stored(incoming(2, is_duplicate=True))
+
+
+def test_state_of_an_earlier_version_is_loaded() -> None:
+    """It has no number; one with a number is newer."""
+    mid, checksum = make_mark(incoming(1))
+    before = RedeliveryFilter()
+    before.load([f"{mid}:{checksum}", ""])
+    after = RedeliveryFilter()
+    after.load(["1:1", before.to_state([])])
+
+    for each in (before, after):
+        assert each.is_stored(incoming(1, is_duplicate=True))
+
+
 def test_states_of_several_routes_are_merged() -> None:
-    """Each route stores the state of its own messages."""
+    """Each route stores the state of its own messages of a batch."""
     redelivered = RedeliveryFilter()
     redelivered.load([
         RedeliveryFilter().to_state(map(make_mark, [incoming(1)])),
