@@ -502,22 +502,39 @@ class Ingress(BaseConnectionHandler):
             found = [marks[id(d)] for d in drafts if id(d) in marks]
             return {REDELIVERY_STATE_KEY: self._redeliveries.to_state(found)}
 
+        taken: list[MessageDraft] = []
+        refusal: QueueFullError | QueueFileError | None = None
+        drafts = [message.draft for message in batch]
         try:
-            self._lanes.put([message.draft for message in batch], state_of)
-        except QueueShareError as error:
+            self._lanes.put(drafts, state_of, taken.extend)
+        except (QueueFullError, QueueFileError) as error:
+            refusal = error
+        ids = set(map(id, taken))
+        self._redeliveries.mark_stored(m for at, m in marks.items() if at in ids)
+        # Without an id a message that is stored again would be another one.
+        rest = [message for message in batch if id(message.draft) not in ids]
+        stored = [message for message in batch if id(message.draft) in ids]
+        if refusal is not None and rest:
+            stored += self._store_rest(rest, refusal)
+        elif refusal is not None:
+            self._log_refused(f"for a second broker, {refusal}", len(stored))
+        return stored
+
+    def _store_rest(
+        self, batch: list[ParsedMessage], error: QueueFullError | QueueFileError
+    ) -> list[ParsedMessage]:
+        """Store what fits of the messages that were refused together."""
+        if isinstance(error, QueueShareError):
             refused, others = self._split_by_share(batch, error)
             self._log_refused(str(error), len(refused), cause=error.node)
             return self._store(others)
-        except (QueueFullError, QueueFileError) as error:
-            if len(batch) == 1:
-                self._log_refused(str(error), 1, cause=type(error))
-                is_disk_full = isinstance(error, QueueDiskFullError)
-                self._retries.add(batch[0], is_disk_full=is_disk_full)
-                return []
-            urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
-            return [stored for each in urgent_first for stored in self._store([each])]
-        self._redeliveries.mark_stored(marks.values())
-        return batch
+        if len(batch) == 1:
+            self._log_refused(str(error), 1, cause=type(error))
+            is_disk_full = isinstance(error, QueueDiskFullError)
+            self._retries.add(batch[0], is_disk_full=is_disk_full)
+            return []
+        urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
+        return [stored for each in urgent_first for stored in self._store([each])]
 
     def _split_by_share(
         self, batch: list[ParsedMessage], error: QueueShareError
