@@ -82,6 +82,9 @@ REDELIVERY_STATE_KEY = "front/unacknowledged"
 BATCHES_KEY = 0
 """Key of the number of batches in that state; no packet has this id."""
 
+MAX_ACKNOWLEDGED = 10_000
+"""Acknowledged messages without an id that are recognised after the next connection."""
+
 GATHER_RECEIPTS_S = 1.0
 """Delay of a receipt for batching; senders ask again much later."""
 
@@ -190,12 +193,19 @@ class RedeliveryFilter:
     all earlier ones. So after a restart the states of the last batch count. A lane
     without new messages has an older one, whose packet ids are used again by now.
 
+    A broker that ends before it has read, or saved, an acknowledgement delivers the
+    message again as well. So the marks of what was acknowledged last are kept, in
+    memory only, until the end of the next connection: later the packet id may be that
+    of another message with the same content.
+
     Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
     """
 
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
         self._batches = 0
+        self._acknowledged: dict[int, int] = {}
+        self._acknowledged_before: dict[int, int] = {}
 
     def load(self, states: Iterable[str]) -> None:
         """Load the state that `to_state` returned before a restart."""
@@ -212,12 +222,18 @@ class RedeliveryFilter:
     def clear(self) -> None:
         """Clear the state: the broker lost the session and delivers nothing again."""
         self._stored.clear()
+        self._acknowledged, self._acknowledged_before = {}, {}
+
+    def resume(self) -> None:
+        """Begin a connection in which the broker delivers again what it must."""
+        self._acknowledged, self._acknowledged_before = {}, self._acknowledged
 
     def is_stored(self, message: IncomingMessage) -> bool:
         """Whether a publication is a redelivery of a stored one."""
-        return message.is_duplicate and self._stored.get(_mid(message)) == _checksum(
-            message
-        )
+        if not message.is_duplicate:
+            return False
+        marks = self._stored, self._acknowledged_before
+        return _checksum(message) in {each.get(_mid(message)) for each in marks}
 
     def to_state(self, marks: Iterable[RedeliveryMark]) -> str:
         """State to store with a batch of some marks, as pairs with a colon."""
@@ -230,9 +246,17 @@ class RedeliveryFilter:
         self._batches += 1
 
     def discard(self, messages: Iterable[IncomingMessage]) -> None:
-        """Remove acknowledged messages: the broker does not deliver them again."""
+        """Remove acknowledged messages from the state to store."""
         for message in messages:
-            self._stored.pop(_mid(message), None)
+            mid = _mid(message)
+            checksum = self._stored.pop(mid, None)
+            if checksum is None and message.is_duplicate:
+                checksum = self._acknowledged_before.get(mid)
+            self._acknowledged.pop(mid, None)
+            if checksum is not None:
+                self._acknowledged[mid] = checksum
+        while len(self._acknowledged) > MAX_ACKNOWLEDGED:
+            del self._acknowledged[next(iter(self._acknowledged))]
 
 
 def _without_copies(
@@ -386,7 +410,9 @@ class Ingress(BaseConnectionHandler):
         self._inbox.close()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        if not session_present:
+        if session_present:
+            self._redeliveries.resume()
+        else:
             self._redeliveries.clear()
         self._connection.publish(self._offer_publication(is_away=False))
 

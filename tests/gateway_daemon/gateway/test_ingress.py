@@ -1,6 +1,7 @@
 """Ingress at a real broker."""
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -314,3 +315,34 @@ def test_share_of_a_second_lane_does_not_end_the_gateway(
 
     assert len(stored) == len(batch) == 1
     assert [m.topic for m in lanes._lanes[first].queue.lease(10)] == ["/1/0"]  # noqa: SLF001
+
+
+def test_acknowledgement_that_a_restarted_broker_did_not_read(
+    make_broker: Callable[..., Broker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A persistent Mosquitto delivers the message again; it is stored once."""
+    place = f"persistence_location {tmp_path}/"
+    broker = make_broker("persistence true", place, "user root")
+    with make_ingress(broker, tmp_path) as ingress:
+        client = Client(broker)
+        _connect(ingress, monkeypatch)
+        client.publish("/forward/1/2", b"once")
+        wait_until(lambda: ingress._inbox._arrived.qsize() == 1)  # noqa: SLF001
+        batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+        saved_file = tmp_path / "mosquitto.db"
+        broker.signal(signal.SIGUSR1)  # it saves
+        wait_until(lambda: saved_file.exists() and b"once" in saved_file.read_bytes())
+        broker.signal(signal.SIGSTOP)
+        ingress._process(batch)  # noqa: SLF001
+        ingress._acknowledge(ingress._inbox.passed)  # noqa: SLF001
+        broker.kill()
+        broker.start()
+        wait_until(lambda: ingress._inbox._arrived.qsize() == 1)  # noqa: SLF001
+        again = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+        ingress._process(again)  # noqa: SLF001
+
+        assert [each.incoming.is_duplicate for each in again] == [True]
+        assert _stored(ingress) == 1
+        client.stop()

@@ -1,5 +1,8 @@
 """Publications without a message id that are redelivered after they were stored."""
 
+import pytest
+
+from gateway_daemon.gateway import ingress
 from gateway_daemon.gateway.ingress import RedeliveryFilter, make_mark
 from spatial_mqtt.transport import IncomingMessage
 
@@ -42,13 +45,45 @@ def test_new_message_with_a_used_packet_id_is_new() -> None:
 
 
 def test_acknowledged_message_is_forgotten() -> None:
-    """It is not redelivered, so its state need not be stored."""
+    """Its state is not stored; on its connection it is not redelivered."""
     redelivered = RedeliveryFilter()
     redelivered.mark_stored(map(make_mark, [incoming(1), incoming(2)]))
     redelivered.discard([incoming(1)])
 
     assert not redelivered.is_stored(incoming(1, is_duplicate=True))
     assert redelivered.to_state([]).startswith("2:")
+
+
+def test_lost_acknowledgement_is_repeated_on_the_next_connection() -> None:
+    """And on the one after it, if it is lost again. Later the packet id is reused."""
+    redelivered = RedeliveryFilter()
+    again = incoming(1, is_duplicate=True)
+    redelivered.mark_stored([make_mark(incoming(1))])
+    redelivered.discard([incoming(1)])
+    for _ in range(3):
+        redelivered.resume()
+        assert redelivered.is_stored(again)
+        redelivered.discard([again])
+    redelivered.resume()
+    redelivered.resume()
+
+    assert not redelivered.is_stored(again)
+
+
+def test_acknowledged_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones are kept; a packet id stands for its newest message."""
+    monkeypatch.setattr(ingress, "MAX_ACKNOWLEDGED", 3)
+    redelivered = RedeliveryFilter()
+    for mid, payload in ((1, b"old"), (2, b"x"), (3, b"x"), (1, b"new"), (4, b"x")):
+        message = incoming(mid, payload)
+        redelivered.mark_stored([make_mark(message)])
+        redelivered.discard([message])
+    redelivered.resume()
+
+    found = [(1, b"old"), (1, b"new"), (2, b"x"), (3, b"x"), (4, b"x")]
+    assert [
+        redelivered.is_stored(incoming(*each, is_duplicate=True)) for each in found
+    ] == [False, True, False, True, True]
 
 
 def test_lost_session_clears_the_filter() -> None:
