@@ -75,6 +75,7 @@ class LaneStatus:
 MakeQueue = Callable[[BrokerInfo | None], Queue]
 MakeUplink = Callable[[BrokerInfo, Queue], Uplink]
 StateOf = Callable[[Sequence[MessageDraft]], Mapping[str, str]]
+OnStored = Callable[[Sequence[MessageDraft]], object]
 
 
 class Egress:
@@ -191,13 +192,18 @@ class Egress:
         return all(each is None or each < age_s for each in ages_s)
 
     def put(
-        self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
+        self,
+        drafts: Iterable[MessageDraft],
+        state_of: StateOf = lambda _: {},
+        on_stored: OnStored = lambda _: None,
     ) -> int:
         """Store drafts in their lanes; they are on disk when this returns.
 
         Args:
             drafts: Messages.
             state_of: State that a lane stores in the transaction of its messages.
+            on_stored: Called with the messages of each lane that has stored them, also
+                where another lane then raises an error.
 
         Returns:
             Number of new messages.
@@ -205,8 +211,10 @@ class Egress:
         drafts = list(drafts)
         self._count([draft.topic for draft in drafts])
         if self._fallback is not None and self._fallback.is_route:
-            return _count_new(self._fallback.put(drafts, state_of(drafts)))
-        return self._put(drafts, state_of)
+            count = _count_new(self._fallback.put(drafts, state_of(drafts)))
+            on_stored(drafts)
+            return count
+        return self._put(drafts, state_of, on_stored)
 
     def stored_states(self, name: str) -> list[str]:
         """State that the lanes stored under a name."""
@@ -246,14 +254,17 @@ class Egress:
             self._fallback.close()
 
     def _put(
-        self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
+        self,
+        drafts: Iterable[MessageDraft],
+        state_of: StateOf = lambda _: {},
+        on_stored: OnStored = lambda _: None,
     ) -> int:
         with self._lock:
             by_broker = self._by_broker(self._table, drafts)
-            ids = {
-                broker: self._store(self._lanes[broker], batch, state_of(batch))
-                for broker, batch in by_broker.items()
-            }
+            ids: dict[BrokerInfo | None, Sequence[MessageId | None]] = {}
+            for broker, batch in by_broker.items():
+                ids[broker] = self._store(self._lanes[broker], batch, state_of(batch))
+                on_stored(batch)
             if self._second is not None:
                 for broker, batch in by_broker.items():
                     self._store_again(self._second, broker, batch, ids[broker])

@@ -79,6 +79,12 @@ SPACE_POLL_S = 0.01
 REDELIVERY_STATE_KEY = "front/unacknowledged"
 """Key under which a lane stores the state of `RedeliveryFilter`."""
 
+BATCHES_KEY = 0
+"""Key of the number of batches in that state; no packet has this id."""
+
+MAX_ACKNOWLEDGED = 10_000
+"""Acknowledged messages without an id that are recognised after the next connection."""
+
 GATHER_RECEIPTS_S = 1.0
 """Delay of a receipt for batching; senders ask again much later."""
 
@@ -183,42 +189,74 @@ class RedeliveryFilter:
     and marks it as a duplicate, so packet id and checksum are stored in the same
     transaction as the message.
 
+    A batch may go to several lanes, each of which stores its own marks of the batch and
+    all earlier ones. So after a restart the states of the last batch count. A lane
+    without new messages has an older one, whose packet ids are used again by now.
+
+    A broker that ends before it has read, or saved, an acknowledgement delivers the
+    message again as well. So the marks of what was acknowledged last are kept, in
+    memory only, until the end of the next connection: later the packet id may be that
+    of another message with the same content.
+
     Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
     """
 
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
+        self._batches = 0
+        self._acknowledged: dict[int, int] = {}
+        self._acknowledged_before: dict[int, int] = {}
 
     def load(self, states: Iterable[str]) -> None:
         """Load the state that `to_state` returned before a restart."""
         for text in states:
-            for pair in text.split():
-                mid, _, checksum = pair.partition(":")
-                self._stored[int(mid)] = int(checksum)
+            pairs = (pair.partition(":") for pair in text.split())
+            marks = {int(mid): int(checksum) for mid, _, checksum in pairs}
+            batches = marks.pop(BATCHES_KEY, 0)
+            if batches > self._batches:
+                self._stored.clear()
+                self._batches = batches
+            if batches == self._batches:
+                self._stored.update(marks)
 
     def clear(self) -> None:
         """Clear the state: the broker lost the session and delivers nothing again."""
         self._stored.clear()
+        self._acknowledged, self._acknowledged_before = {}, {}
+
+    def resume(self) -> None:
+        """Begin a connection in which the broker delivers again what it must."""
+        self._acknowledged, self._acknowledged_before = {}, self._acknowledged
 
     def is_stored(self, message: IncomingMessage) -> bool:
         """Whether a publication is a redelivery of a stored one."""
-        return message.is_duplicate and self._stored.get(_mid(message)) == _checksum(
-            message
-        )
+        if not message.is_duplicate:
+            return False
+        marks = self._stored, self._acknowledged_before
+        return _checksum(message) in {each.get(_mid(message)) for each in marks}
 
     def to_state(self, marks: Iterable[RedeliveryMark]) -> str:
-        """State to store with the messages of some marks, as pairs with a colon."""
-        pairs = (self._stored | dict(marks)).items()
-        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs)
+        """State to store with a batch of some marks, as pairs with a colon."""
+        pairs = self._stored | dict(marks) | {BATCHES_KEY: self._batches + 1}
+        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs.items())
 
     def mark_stored(self, marks: Iterable[RedeliveryMark]) -> None:
-        """Record that the messages of some marks are stored."""
+        """Record that a batch with the messages of some marks is stored."""
         self._stored.update(marks)
+        self._batches += 1
 
     def discard(self, messages: Iterable[IncomingMessage]) -> None:
-        """Remove acknowledged messages: the broker does not deliver them again."""
+        """Remove acknowledged messages from the state to store."""
         for message in messages:
-            self._stored.pop(_mid(message), None)
+            mid = _mid(message)
+            checksum = self._stored.pop(mid, None)
+            if checksum is None and message.is_duplicate:
+                checksum = self._acknowledged_before.get(mid)
+            self._acknowledged.pop(mid, None)
+            if checksum is not None:
+                self._acknowledged[mid] = checksum
+        while len(self._acknowledged) > MAX_ACKNOWLEDGED:
+            del self._acknowledged[next(iter(self._acknowledged))]
 
 
 def _without_copies(
@@ -372,7 +410,9 @@ class Ingress(BaseConnectionHandler):
         self._inbox.close()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        if not session_present:
+        if session_present:
+            self._redeliveries.resume()
+        else:
             self._redeliveries.clear()
         self._connection.publish(self._offer_publication(is_away=False))
 
@@ -488,22 +528,39 @@ class Ingress(BaseConnectionHandler):
             found = [marks[id(d)] for d in drafts if id(d) in marks]
             return {REDELIVERY_STATE_KEY: self._redeliveries.to_state(found)}
 
+        taken: list[MessageDraft] = []
+        refusal: QueueFullError | QueueFileError | None = None
+        drafts = [message.draft for message in batch]
         try:
-            self._lanes.put([message.draft for message in batch], state_of)
-        except QueueShareError as error:
+            self._lanes.put(drafts, state_of, taken.extend)
+        except (QueueFullError, QueueFileError) as error:
+            refusal = error
+        ids = set(map(id, taken))
+        self._redeliveries.mark_stored(m for at, m in marks.items() if at in ids)
+        # Without an id a message that is stored again would be another one.
+        rest = [message for message in batch if id(message.draft) not in ids]
+        stored = [message for message in batch if id(message.draft) in ids]
+        if refusal is not None and rest:
+            stored += self._store_rest(rest, refusal)
+        elif refusal is not None:
+            self._log_refused(f"for a second broker, {refusal}", len(stored))
+        return stored
+
+    def _store_rest(
+        self, batch: list[ParsedMessage], error: QueueFullError | QueueFileError
+    ) -> list[ParsedMessage]:
+        """Store what fits of the messages that were refused together."""
+        if isinstance(error, QueueShareError):
             refused, others = self._split_by_share(batch, error)
             self._log_refused(str(error), len(refused), cause=error.node)
             return self._store(others)
-        except (QueueFullError, QueueFileError) as error:
-            if len(batch) == 1:
-                self._log_refused(str(error), 1, cause=type(error))
-                is_disk_full = isinstance(error, QueueDiskFullError)
-                self._retries.add(batch[0], is_disk_full=is_disk_full)
-                return []
-            urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
-            return [stored for each in urgent_first for stored in self._store([each])]
-        self._redeliveries.mark_stored(marks.values())
-        return batch
+        if len(batch) == 1:
+            self._log_refused(str(error), 1, cause=type(error))
+            is_disk_full = isinstance(error, QueueDiskFullError)
+            self._retries.add(batch[0], is_disk_full=is_disk_full)
+            return []
+        urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
+        return [stored for each in urgent_first for stored in self._store([each])]
 
     def _split_by_share(
         self, batch: list[ParsedMessage], error: QueueShareError

@@ -1,17 +1,21 @@
 """Ingress at a real broker."""
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Broker, wait_until
+from conftest import Broker, free_port, wait_until
 
+from edge_agent.queue.base import MessageDraft, QueueShareError
+from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
@@ -25,6 +29,7 @@ from gateway_daemon.gateway.ingress import (
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker
@@ -265,3 +270,79 @@ def _run_once(ingress: Ingress, client: Client, last: bytes) -> list[bytes]:
 def _stored(ingress: Ingress) -> int:
     lanes = ingress._lanes.lane_status()  # noqa: SLF001
     return sum(depth.rows for depth in lanes[None].stats.depth.values())
+
+
+def test_message_without_an_id_is_stored_once_beside_a_full_lane(
+    ingress: Ingress, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch is for two brokers; the lane of the second takes nothing more."""
+    brokers = [BrokerInfo("127.0.0.1", free_port()) for _ in range(2)]
+    areas = zip(("/1", "/2"), brokers, strict=True)
+    lanes = ingress._lanes  # noqa: SLF001
+    lanes.apply_table(BrokerTable(1, tuple(BrokerEntry(*each) for each in areas)))
+    queues = [lanes._lanes[each].queue for each in brokers]  # noqa: SLF001
+    full = MessageDraft(5, "/2/0", lambda _id: bytes(999_000))
+    queues[1].put([full])
+    _connect(ingress, monkeypatch)
+    for topic in ("/forward/1/0", "/forward/2/0", "/forward/1/1"):
+        client.publish(topic, bytes(2000))
+    wait_until(lambda: ingress._inbox._arrived.qsize() == 3)  # noqa: SLF001
+    batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+    stored = ingress._process(batch)  # noqa: SLF001
+
+    assert len(batch) == 3
+    assert sorted(m.draft.topic for m in stored) == ["/1/0", "/1/1"]
+    assert sorted(m.topic for m in queues[0].lease(10)) == ["/1/0", "/1/1"]
+
+
+def test_share_of_a_second_lane_does_not_end_the_gateway(
+    ingress: Ingress, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While the broker table changes, messages are stored in two lanes."""
+    first, second = [BrokerInfo("127.0.0.1", free_port()) for _ in range(2)]
+    lanes = ingress._lanes  # noqa: SLF001
+    lanes.apply_table(BrokerTable(1, (BrokerEntry("/", first),)))
+    queue = SqliteQueue(tmp_path / "q.db", "gw", "b", Budget(20_000, is_shared=True))
+    monkeypatch.setattr(lanes, "_make_queue", lambda _broker: queue)
+    lanes.publish_to_both(BrokerTable(2, (BrokerEntry("/", second),)))
+    with suppress(QueueShareError):
+        while True:
+            queue.put([MessageDraft(5, "/1", lambda _id: bytes(500))])
+    _connect(ingress, monkeypatch)
+    client.publish("/forward/1/0/pri5", bytes(500))
+    batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+    stored = ingress._process(batch)  # noqa: SLF001
+
+    assert len(stored) == len(batch) == 1
+    assert [m.topic for m in lanes._lanes[first].queue.lease(10)] == ["/1/0"]  # noqa: SLF001
+
+
+def test_acknowledgement_that_a_restarted_broker_did_not_read(
+    make_broker: Callable[..., Broker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A persistent Mosquitto delivers the message again; it is stored once."""
+    place = f"persistence_location {tmp_path}/"
+    broker = make_broker("persistence true", place, "user root")
+    with make_ingress(broker, tmp_path) as ingress:
+        client = Client(broker)
+        _connect(ingress, monkeypatch)
+        client.publish("/forward/1/2", b"once")
+        wait_until(lambda: ingress._inbox._arrived.qsize() == 1)  # noqa: SLF001
+        batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+        saved_file = tmp_path / "mosquitto.db"
+        broker.signal(signal.SIGUSR1)  # it saves
+        wait_until(lambda: saved_file.exists() and b"once" in saved_file.read_bytes())
+        broker.signal(signal.SIGSTOP)
+        ingress._process(batch)  # noqa: SLF001
+        ingress._acknowledge(ingress._inbox.passed)  # noqa: SLF001
+        broker.kill()
+        broker.start()
+        wait_until(lambda: ingress._inbox._arrived.qsize() == 1)  # noqa: SLF001
+        again = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+        ingress._process(again)  # noqa: SLF001
+
+        assert [each.incoming.is_duplicate for each in again] == [True]
+        assert _stored(ingress) == 1
+        client.stop()
