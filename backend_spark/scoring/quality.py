@@ -48,6 +48,7 @@ from slope_science.quality import (
 from slope_science.rain_neighbours import check_each_beside
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
+    USUAL_REPORTS,
     NeighbourGauge,
     RainRecord,
     check_bounce,
@@ -189,12 +190,15 @@ def flag_with_neighbours(
 
 
 def _first_needed(readings: Sequence[Observation], since_s: float) -> int:
-    """Index of the last usable reading before a time, or of the last report of rain.
+    """Index of the last usable reading before a time; for rain of an earlier report.
 
-    A flat line begins at the one, the rain in between at the other.
+    A flat line begins there; the rain in between does at the last report, and those
+    before it show whether the next one is late.
     """
     first = max(0, bisect_left(readings, since_s, key=_AT_S) - 1)
-    while first and readings[first].name != RAIN and not _is_usable(readings[first]):
+    if readings[first].name == RAIN:
+        return max(0, first - USUAL_REPORTS)
+    while first and not _is_usable(readings[first]):
         first -= 1
     return first
 

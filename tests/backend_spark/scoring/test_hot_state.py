@@ -330,6 +330,35 @@ def test_replaced_sensor_has_the_flags_of_one_scoring() -> None:
     assert flags == [Flag.GOOD] * 204 + [Flag.SUSPECT] * 36
 
 
+def hourly_gauges(days: int) -> list[Observation]:
+    """Three gauges that report somewhat more than an hour apart; one is nearly dry."""
+    made = []
+    for number, (node, share) in enumerate((("a", 0.15), ("b", 1.0), ("c", 1.0))):
+        at_s, sum_mm = T0 + 137.0 * number, 0.0
+        for seq in range(days * 23):
+            sum_mm += 2.0 * share if seq % 30 > 20 or seq % 30 < 8 else 0.0
+            base = Observation(at_s, node, "rain", "mm", boot="b", seq=seq)
+            received_us = round((at_s + 1) * 1e6)
+            made.append(structs.replace(base, sum=sum_mm, received_us=received_us))
+            at_s += 3640.0 + 37 * seq % 100
+    return made
+
+
+@pytest.mark.parametrize("make", [Store, HotStore])
+def test_gauges_with_reports_over_an_hour_apart_have_the_flags_of_one_scoring(
+    make: type[Store],
+) -> None:
+    """Whether a report is late depends on those before it, also before a state."""
+    passes, whole, observations = make(), Store(), hourly_gauges(4)
+    for batch in packs(observations, 7200):
+        passes.add(batch)
+    whole.add(observations)
+
+    flags = {key: (o.flag, o.why) for key, o in whole.silver.items()}
+    assert flags == {key: (o.flag, o.why) for key, o in passes.silver.items()}
+    assert sum("undercatch" in (why or "") for _, why in flags.values()) > 40
+
+
 @pytest.mark.parametrize("every_s", [600, 3600])
 def test_sensor_with_rare_reports_is_held_as_in_one_scoring(every_s: int) -> None:
     """A wire that reports every two hours is silent after six, and after its cut too.
