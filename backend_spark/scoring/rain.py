@@ -396,12 +396,13 @@ def undoubted_states(
     """States without doubtful rain; None where there is none."""
     if past.sure is None and not any(step.doubted_mm for step in series):
         return iter([None] * len(series))
-    before = map(_sure, past.hour)
+    before = map(without_doubt, past.hour)
     start = past.sure or past.state
-    return rain_states(map(_sure, series), start, list(before))
+    return rain_states(map(without_doubt, series), start, list(before))
 
 
-def _sure(step: StepRain) -> StepRain:
+def without_doubt(step: StepRain) -> StepRain:
+    """A step without its doubtful rain."""
     return StepRain(max(0.0, step.depth_mm - step.doubted_mm), step.is_known)
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.analysed_rain import (
-    flag_beside_analysis,
-)
+from backend_spark.scoring.analysed_rain import flag_beside_analysis
 from backend_spark.scoring.cell_readings import (
     CellReadings,
     first_changed_s,
@@ -70,6 +68,7 @@ from backend_spark.scoring.rain import (
     fill_missing,
     rain_states,
     undoubted_states,
+    without_doubt,
 )
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.soil import group_soil, judge_soil
@@ -82,7 +81,7 @@ from slope_science.findings import (
     combine_findings,
     noticed,
 )
-from slope_science.rain_and_soil_water import ANTECEDENT_DAYS, STEPS_PER_HOUR
+from slope_science.rain_and_soil_water import ANTECEDENT_DAYS
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
@@ -166,8 +165,8 @@ class CellPass:
         found = view.finding(self._criteria, same_rain=same_rain)
         if found is None or sure is None or sure.tanks is None:
             return found
-        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
-        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
+        # The steps themselves: the same rain is the mean of those that are known.
+        hour = list(map(without_doubt, self._last_hour(at)))
         coming = self._coming(self.cell.ends_s[at])
         without = make_outlook(sure.tanks, hour, self._criteria, coming)
         surely = without.finding(self._criteria, same_rain=same_rain)
@@ -262,9 +261,11 @@ class CellPass:
     def _look_ahead(self, at: int, rain: RainState) -> CellOutlook | None:
         if rain.tanks is None:
             return None
-        hour = last_hour(self._hours, at + len(self._past.hour))
         coming = self._coming(self.cell.ends_s[at])
-        return make_outlook(rain.tanks, hour, self._criteria, coming)
+        return make_outlook(rain.tanks, self._last_hour(at), self._criteria, coming)
+
+    def _last_hour(self, at: int) -> Sequence[StepRain]:
+        return last_hour(self._hours, at + len(self._past.hour))
 
     def columns(
         self, at: int, rain: RainState, view: CellOutlook | None
@@ -338,7 +339,6 @@ class CellPass:
         begin = max(0, end - ANTECEDENT_DAYS * STEPS_PER_DAY)
         steps = [*self._past.depths_mm, *(s.depth_mm for s in self.cell.rain[: at + 1])]
         known = [*self._past.known, *(s.is_known for s in self.cell.rain[: at + 1])]
-        hour = last_hour(self._hours, at + len(self._past.hour))
         return RainPast(
             self.states[at],
             self.sure[at],
@@ -346,7 +346,7 @@ class CellPass:
             rain.long_mm[at],
             tuple(steps[begin:]),
             tuple(known[begin:]),
-            tuple(hour),
+            tuple(self._last_hour(at)),
         )
 
 
