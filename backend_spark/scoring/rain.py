@@ -140,13 +140,19 @@ class Gauge:
             or (is_open and watched_s > 0)
         )
 
-    def may_change(self, at_s: float) -> bool:
+    def may_change(self, at_s: float, reach_s: float = 0.0) -> bool:
         """Whether a later reading may change the rain before a moment.
 
         So it is within a gap, which a catch-up fills and readings from a backlog split.
+
+        Args:
+            at_s: The moment.
+            reach_s: Time before a gap in which the rain that fills it changes flags.
         """
-        is_last = self.last_s is not None and self.last_s < at_s
-        return is_last or any(from_s < at_s < to_s for from_s, to_s in self.gaps_s)
+        until_s = at_s + reach_s
+        is_last = self.last_s is not None and self.last_s < until_s
+        return is_last or any(from_s < until_s and at_s < to_s
+                              for from_s, to_s in self.gaps_s)  # fmt: skip
 
 
 def read_gauge(readings: Iterable[RainReading]) -> Gauge:

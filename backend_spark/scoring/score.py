@@ -15,6 +15,7 @@ from backend_spark.scoring.analysed_rain import flag_beside_analysis
 from backend_spark.scoring.cell_readings import (
     CellReadings,
     first_changed_s,
+    first_touched_s,
     list_steps,
 )
 from backend_spark.scoring.cell_state import (
@@ -74,13 +75,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
-from slope_science.findings import (
-    LOWEST,
-    WARNING,
-    Finding,
-    combine_findings,
-    noticed,
-)
+from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import ANTECEDENT_DAYS
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
@@ -430,7 +425,8 @@ def score_cell(
     after_s = past.at_s if past else ends_s[0]
     due = state_times_s(after_s, known[-1].at_s)
     times = HotTimes.of(ends_s, known) if makes_hot else NO_HOT_TIMES
-    run, scores = _score(known, rules, touched_s, past, nearby, [*due, *times])
+    from_s = first_touched_s(changed, touched_s)
+    run, scores = _score(known, rules, from_s, past, nearby, [*due, *times])
     memories = [
         run.state(at_s, last_observations(known, at_s))
         for at_s in due
@@ -467,7 +463,8 @@ def score_from_hot(
     if not past.still_holds(known, changed, touched_s):
         return None
     times = HotTimes.of(list_steps(known, past), known)
-    run, scores = _score(known, rules, touched_s, past, nearby, list(times))
+    from_s = first_touched_s(changed, touched_s)
+    run, scores = _score(known, rules, from_s, past, nearby, list(times))
     hot = make_hot_state(run, times, known, records, past.cold_s)
     return replace(scores, reflagged=changed, hot=hot)
 

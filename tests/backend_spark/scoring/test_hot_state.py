@@ -330,6 +330,37 @@ def test_replaced_sensor_has_the_flags_of_one_scoring() -> None:
     assert flags == [Flag.GOOD] * 204 + [Flag.SUSPECT] * 36
 
 
+@pytest.mark.parametrize("silent_h", [5, 30])
+def test_catch_up_confirms_the_rain_of_hours_ago(silent_h: int) -> None:
+    """A storm beyond all limits at one gauge; the other was silent and had as much.
+
+    The storm begins before the silence, and before a midnight at which a state would
+    otherwise be saved.
+    """
+    sum_mm, messages = 0.0, []
+    for n in range(22 * 6, 24 * 6 + (silent_h + 5) * 6):
+        hour = n / 6 - 24
+        sum_mm += 35.0 if -0.7 < hour < 1.5 else 0.0
+        messages.append(pack(T0 + 600.0 * n + 3, "a", sum_mm))
+        if hour < 0.2 or hour > silent_h:
+            other_mm = 0.3 * sum_mm if hour < 1 else 63.0 + 200.0 * silent_h
+            messages[-1] += pack(T0 + 600.0 * n + 23, "b", other_mm)
+        air = structs.replace(messages[-1][0], sum=None)
+        messages[-1] += [
+            structs.replace(air, name="air/temp", unit="Cel", value=9.0 + n % 3),
+            structs.replace(air, name="air/humidity", unit="%RH", value=60.0 + n % 5),
+        ]
+    observations = [o for message in messages for o in message]
+    hot, whole = HotStore(), Store()
+    for message in messages:
+        hot.add(message)
+    whole.add(observations)
+
+    assert_equal(hot, whole, silent_h)
+    last_s = T0 + 86_400.0 + 8 * 600.0 + 3
+    assert hot.silver["a", "rain", last_s].flag == Flag.GOOD
+
+
 def hourly_gauges(days: int) -> list[Observation]:
     """Three gauges that report somewhat more than an hour apart; one is nearly dry."""
     made = []
