@@ -60,7 +60,9 @@ class CellReadings:
         its catch-up is spread over that time.
         """
         is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + MIN_STATE_AGE_S
-        return is_old or not any(gauge.may_change(at_s) for gauge in self.gauges)
+        return is_old or not any(
+            gauge.may_change(at_s, FLAG_REACH_S) for gauge in self.gauges
+        )
 
     @classmethod
     def from_observations(
@@ -161,6 +163,21 @@ def _signs(
         observations, steps, settings, past=known, past_s=past_s, due=due
     )
     return MovementSensors(evidence, group_extensometers(moved))
+
+
+def first_touched_s(
+    changed: Iterable[Observation], touched_s: float | None
+) -> float | None:
+    """Unix time of the earliest new reading, or of rain that a catch-up confirms.
+
+    Args:
+        changed: Readings with a new flag.
+        touched_s: Unix time of the earliest new reading; None for all.
+    """
+    if touched_s is None:
+        return None
+    far_s = touched_s - NEIGHBOUR_S  # later ones are in `FLAG_REACH_S`
+    return min([touched_s, *(o.at_s for o in changed if o.at_s < far_s)])
 
 
 def first_changed_s(

@@ -7,6 +7,7 @@ are read again, because flags and rates need them one by one.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,9 +16,10 @@ import msgspec
 
 from backend_spark.scoring.features import ValueDistribution
 from backend_spark.scoring.holds import NO_HOLD, RainHold, SensorHold
-from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
+from slope_science.rain_quality import USUAL_REPORTS
 
 STATE_INTERVAL_S: Final = 86_400
 """Time between two saved states of a cell; whole hours and steps."""
@@ -47,7 +49,8 @@ class ScoringState:
         evidence: State of the rules of movement and water.
         pasts: Distribution of the values of each moisture and pore pressure sensor.
         last: Last reading of each series, and the last one that counts, among those
-            that are not read again.
+            that are not read again; of rain also the reports that show the usual
+            interval before the last one.
         rain_hold: Hold of the level by rain.
         sensor_holds: Holds of other sensors.
     """
@@ -97,15 +100,18 @@ def last_observations(
     """
     last: dict[tuple[str, str], Observation] = {}
     counted: dict[tuple[str, str], Observation] = {}
+    reports: dict[str, deque[Observation]] = {}
     for o in observations:
         if o.at_s <= at_s - REREAD_S:
+            if o.is_rain:
+                reports.setdefault(o.node, deque(maxlen=USUAL_REPORTS + 1)).append(o)
             last[o.node, o.name] = o
             if o.counts:
                 counted[o.node, o.name] = o
     for key, o in last.items():
-        if key in counted and counted[key] is not o:
-            yield counted[key]
-        yield o
+        earlier = reports.get(key[0], ()) if key[1] == RAIN else ()
+        kept = (*earlier, counted.get(key, o), o)
+        yield from {id(each): each for each in kept}.values()
 
 
 def encode_state(memory: ScoringState) -> bytes:

@@ -22,7 +22,7 @@ from backend_spark.scoring.observation import (
     Observation,
     reading_limits,
 )
-from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
+from backend_spark.scoring.rain import MAX_CATCH_UP_S, SPREAD_S, report_depth_mm
 from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science import quality
 from slope_science.quality import (
@@ -48,6 +48,7 @@ from slope_science.quality import (
 from slope_science.rain_neighbours import check_each_beside
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
+    USUAL_REPORTS,
     NeighbourGauge,
     RainRecord,
     check_bounce,
@@ -158,21 +159,18 @@ def flag_with_neighbours(
     Returns:
         All observations in time order.
     """
-    series: Series = {}
-    for o in sorted(observations, key=_BY_RECEIPT):
-        series.setdefault((o.node, o.name, o.unit), []).append(o)
-    flagged: list[Observation] = []
-    for key, whole in series.items():
-        first = _first_needed(whole, from_s - NEIGHBOUR_S - LOOK_BACK_S)
-        series[key] = whole[first:]
-        flagged += whole[:first]
+    series = _group(observations)
+    rain_from_s = _first_confirmed_s(series, from_s)
+    flagged = _take_unneeded(series, rain_from_s - NEIGHBOUR_S - LOOK_BACK_S)
     if records is None:
         records = find_rain_records(each for part in series.values() for each in part)
     gauges, clocks = _Gauges(records, nearby), _Clocks(series)
     for (node, name, unit), readings in series.items():
         limits = reading_limits(name, unit)
         is_gauge = name == RAIN and limits is not None
-        start = _first_to_check(readings, from_s, only_last=is_checked and not is_gauge)
+        only_last = is_checked and not is_gauge
+        since_s = rain_from_s if is_gauge else from_s
+        start = _first_to_check(readings, since_s, only_last=only_last)
         flagged += readings[:start]
         if is_gauge:
             others = _other_readings(series, node)
@@ -188,15 +186,48 @@ def flag_with_neighbours(
     return sorted(flagged, key=_BY_SERIES)
 
 
-def _first_needed(readings: Sequence[Observation], since_s: float) -> int:
-    """Index of the last usable reading before a time, or of the last report of rain.
+def _group(observations: Iterable[Observation]) -> Series:
+    series: Series = {}
+    for o in sorted(observations, key=_BY_RECEIPT):
+        series.setdefault((o.node, o.name, o.unit), []).append(o)
+    return series
 
-    A flat line begins at the one, the rain in between at the other.
+
+def _take_unneeded(series: Series, since_s: float) -> list[Observation]:
+    """Take the readings from all series that flags since a time do not need."""
+    taken: list[Observation] = []
+    for key, whole in series.items():
+        first = _first_needed(whole, since_s)
+        series[key] = whole[first:]
+        taken += whole[:first]
+    return taken
+
+
+def _first_needed(readings: Sequence[Observation], since_s: float) -> int:
+    """Index of the last usable reading before a time; for rain of an earlier report.
+
+    A flat line begins there; the rain in between does at the last report, and those
+    before it show whether the next one is late.
     """
     first = max(0, bisect_left(readings, since_s, key=_AT_S) - 1)
-    while first and readings[first].name != RAIN and not _is_usable(readings[first]):
+    if readings[first].name == RAIN:
+        return max(0, first - USUAL_REPORTS)
+    while first and not _is_usable(readings[first]):
         first -= 1
     return first
+
+
+def _first_confirmed_s(series: Series, from_s: float) -> float:
+    """Unix time from which new reports, and catch-ups among them, may confirm rain."""
+    begins_s = [from_s]
+    for (_, name, _), readings in series.items():
+        at = bisect_left(readings, from_s, key=_AT_S) if name == RAIN else 0
+        if not 0 < at < len(readings):
+            continue
+        before_s, at_s = readings[at - 1].at_s, readings[at].at_s
+        if at_s - before_s > SPREAD_S:
+            begins_s.append(max(before_s, at_s - MAX_CATCH_UP_S))
+    return min(begins_s)
 
 
 def _first_to_check(

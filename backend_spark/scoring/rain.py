@@ -140,13 +140,19 @@ class Gauge:
             or (is_open and watched_s > 0)
         )
 
-    def may_change(self, at_s: float) -> bool:
+    def may_change(self, at_s: float, reach_s: float = 0.0) -> bool:
         """Whether a later reading may change the rain before a moment.
 
         So it is within a gap, which a catch-up fills and readings from a backlog split.
+
+        Args:
+            at_s: The moment.
+            reach_s: Time before a gap in which the rain that fills it changes flags.
         """
-        is_last = self.last_s is not None and self.last_s < at_s
-        return is_last or any(from_s < at_s < to_s for from_s, to_s in self.gaps_s)
+        until_s = at_s + reach_s
+        is_last = self.last_s is not None and self.last_s < until_s
+        return is_last or any(from_s < until_s and at_s < to_s
+                              for from_s, to_s in self.gaps_s)  # fmt: skip
 
 
 def read_gauge(readings: Iterable[RainReading]) -> Gauge:
@@ -396,12 +402,13 @@ def undoubted_states(
     """States without doubtful rain; None where there is none."""
     if past.sure is None and not any(step.doubted_mm for step in series):
         return iter([None] * len(series))
-    before = map(_sure, past.hour)
+    before = map(without_doubt, past.hour)
     start = past.sure or past.state
-    return rain_states(map(_sure, series), start, list(before))
+    return rain_states(map(without_doubt, series), start, list(before))
 
 
-def _sure(step: StepRain) -> StepRain:
+def without_doubt(step: StepRain) -> StepRain:
+    """A step without its doubtful rain."""
     return StepRain(max(0.0, step.depth_mm - step.doubted_mm), step.is_known)
 
 

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.analysed_rain import (
-    flag_beside_analysis,
-)
+from backend_spark.scoring.analysed_rain import flag_beside_analysis
 from backend_spark.scoring.cell_readings import (
     CellReadings,
     first_changed_s,
+    first_touched_s,
     list_steps,
 )
 from backend_spark.scoring.cell_state import (
@@ -70,19 +69,14 @@ from backend_spark.scoring.rain import (
     fill_missing,
     rain_states,
     undoubted_states,
+    without_doubt,
 )
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
-from slope_science.findings import (
-    LOWEST,
-    WARNING,
-    Finding,
-    combine_findings,
-    noticed,
-)
-from slope_science.rain_and_soil_water import ANTECEDENT_DAYS, STEPS_PER_HOUR
+from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
+from slope_science.rain_and_soil_water import ANTECEDENT_DAYS
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
@@ -166,8 +160,8 @@ class CellPass:
         found = view.finding(self._criteria, same_rain=same_rain)
         if found is None or sure is None or sure.tanks is None:
             return found
-        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
-        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
+        # The steps themselves: the same rain is the mean of those that are known.
+        hour = list(map(without_doubt, self._last_hour(at)))
         coming = self._coming(self.cell.ends_s[at])
         without = make_outlook(sure.tanks, hour, self._criteria, coming)
         surely = without.finding(self._criteria, same_rain=same_rain)
@@ -262,9 +256,11 @@ class CellPass:
     def _look_ahead(self, at: int, rain: RainState) -> CellOutlook | None:
         if rain.tanks is None:
             return None
-        hour = last_hour(self._hours, at + len(self._past.hour))
         coming = self._coming(self.cell.ends_s[at])
-        return make_outlook(rain.tanks, hour, self._criteria, coming)
+        return make_outlook(rain.tanks, self._last_hour(at), self._criteria, coming)
+
+    def _last_hour(self, at: int) -> Sequence[StepRain]:
+        return last_hour(self._hours, at + len(self._past.hour))
 
     def columns(
         self, at: int, rain: RainState, view: CellOutlook | None
@@ -338,7 +334,6 @@ class CellPass:
         begin = max(0, end - ANTECEDENT_DAYS * STEPS_PER_DAY)
         steps = [*self._past.depths_mm, *(s.depth_mm for s in self.cell.rain[: at + 1])]
         known = [*self._past.known, *(s.is_known for s in self.cell.rain[: at + 1])]
-        hour = last_hour(self._hours, at + len(self._past.hour))
         return RainPast(
             self.states[at],
             self.sure[at],
@@ -346,7 +341,7 @@ class CellPass:
             rain.long_mm[at],
             tuple(steps[begin:]),
             tuple(known[begin:]),
-            tuple(hour),
+            tuple(self._last_hour(at)),
         )
 
 
@@ -430,7 +425,8 @@ def score_cell(
     after_s = past.at_s if past else ends_s[0]
     due = state_times_s(after_s, known[-1].at_s)
     times = HotTimes.of(ends_s, known) if makes_hot else NO_HOT_TIMES
-    run, scores = _score(known, rules, touched_s, past, nearby, [*due, *times])
+    from_s = first_touched_s(changed, touched_s)
+    run, scores = _score(known, rules, from_s, past, nearby, [*due, *times])
     memories = [
         run.state(at_s, last_observations(known, at_s))
         for at_s in due
@@ -467,7 +463,8 @@ def score_from_hot(
     if not past.still_holds(known, changed, touched_s):
         return None
     times = HotTimes.of(list_steps(known, past), known)
-    run, scores = _score(known, rules, touched_s, past, nearby, list(times))
+    from_s = first_touched_s(changed, touched_s)
+    run, scores = _score(known, rules, from_s, past, nearby, list(times))
     hot = make_hot_state(run, times, known, records, past.cold_s)
     return replace(scores, reflagged=changed, hot=hot)
 

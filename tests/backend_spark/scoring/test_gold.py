@@ -88,6 +88,20 @@ def test_continued_rain_raises_the_level_only_if_enabled() -> None:
     assert "if the rain of the last hour goes on" in ahead["reasons"][0]
 
 
+@pytest.mark.parametrize("doubted", [0, 15])
+def test_doubt_of_another_time_does_not_restrict_the_same_rain(doubted: int) -> None:
+    """With two readings of the hour missing; the doubt is of 0.2 mm before or after."""
+    rules, last = replace(RULES, same_rain=True), 14
+    sure = gauge([0.2] * 6 + [12.0] * 9 + [0.2])
+    for refused in (last - 3, last - 1):
+        sure[refused] = structs.replace(sure[refused], node_flag=4)
+    doubtful = list(sure)
+    doubtful[doubted] = structs.replace(sure[doubted], node_flag=3)
+
+    assert columns(sure, rules)[last]["level"] == 4
+    assert columns(doubtful, rules)[last]["level"] == 4
+
+
 STORM = ForecastRain("JMA", T0, (20.0,) * 12)
 
 

@@ -330,6 +330,66 @@ def test_replaced_sensor_has_the_flags_of_one_scoring() -> None:
     assert flags == [Flag.GOOD] * 204 + [Flag.SUSPECT] * 36
 
 
+@pytest.mark.parametrize("silent_h", [5, 30])
+def test_catch_up_confirms_the_rain_of_hours_ago(silent_h: int) -> None:
+    """A storm beyond all limits at one gauge; the other was silent and had as much.
+
+    The storm begins before the silence, and before a midnight at which a state would
+    otherwise be saved.
+    """
+    sum_mm, messages = 0.0, []
+    for n in range(22 * 6, 24 * 6 + (silent_h + 5) * 6):
+        hour = n / 6 - 24
+        sum_mm += 35.0 if -0.7 < hour < 1.5 else 0.0
+        messages.append(pack(T0 + 600.0 * n + 3, "a", sum_mm))
+        if hour < 0.2 or hour > silent_h:
+            other_mm = 0.3 * sum_mm if hour < 1 else 63.0 + 200.0 * silent_h
+            messages[-1] += pack(T0 + 600.0 * n + 23, "b", other_mm)
+        air = structs.replace(messages[-1][0], sum=None)
+        messages[-1] += [
+            structs.replace(air, name="air/temp", unit="Cel", value=9.0 + n % 3),
+            structs.replace(air, name="air/humidity", unit="%RH", value=60.0 + n % 5),
+        ]
+    observations = [o for message in messages for o in message]
+    hot, whole = HotStore(), Store()
+    for message in messages:
+        hot.add(message)
+    whole.add(observations)
+
+    assert_equal(hot, whole, silent_h)
+    last_s = T0 + 86_400.0 + 8 * 600.0 + 3
+    assert hot.silver["a", "rain", last_s].flag == Flag.GOOD
+
+
+def hourly_gauges(days: int) -> list[Observation]:
+    """Three gauges that report somewhat more than an hour apart; one is nearly dry."""
+    made = []
+    for number, (node, share) in enumerate((("a", 0.15), ("b", 1.0), ("c", 1.0))):
+        at_s, sum_mm = T0 + 137.0 * number, 0.0
+        for seq in range(days * 23):
+            sum_mm += 2.0 * share if seq % 30 > 20 or seq % 30 < 8 else 0.0
+            base = Observation(at_s, node, "rain", "mm", boot="b", seq=seq)
+            received_us = round((at_s + 1) * 1e6)
+            made.append(structs.replace(base, sum=sum_mm, received_us=received_us))
+            at_s += 3640.0 + 37 * seq % 100
+    return made
+
+
+@pytest.mark.parametrize("make", [Store, HotStore])
+def test_gauges_with_reports_over_an_hour_apart_have_the_flags_of_one_scoring(
+    make: type[Store],
+) -> None:
+    """Whether a report is late depends on those before it, also before a state."""
+    passes, whole, observations = make(), Store(), hourly_gauges(4)
+    for batch in packs(observations, 7200):
+        passes.add(batch)
+    whole.add(observations)
+
+    flags = {key: (o.flag, o.why) for key, o in whole.silver.items()}
+    assert flags == {key: (o.flag, o.why) for key, o in passes.silver.items()}
+    assert sum("undercatch" in (why or "") for _, why in flags.values()) > 40
+
+
 @pytest.mark.parametrize("every_s", [600, 3600])
 def test_sensor_with_rare_reports_is_held_as_in_one_scoring(every_s: int) -> None:
     """A wire that reports every two hours is silent after six, and after its cut too.
