@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
+from edge_agent.disk_failure import DiskReports
 from edge_agent.drills import Drills
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
@@ -38,6 +39,7 @@ SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
 REPORTS_SILENCE_S = 60.0
+DISK_INTERVAL_S = 5.0
 UPDATE_SILENCE_S = 600.0
 """Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
 
@@ -206,6 +208,7 @@ class Coordinator:
         yield "uplink", UPLINK_SILENCE_S, parts.uplink.run
         yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
         yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.run_checks
+        yield "disk reports", REPORTS_SILENCE_S, self._report_disk
         yield "alarms", ALARMS_SILENCE_S, self._switch_alarms
         if parts.alarms.summary() is not None:
             yield "alarm reports", REPORTS_SILENCE_S, self._report_alarms
@@ -257,6 +260,16 @@ class Coordinator:
             if current != reported:
                 reported = current
                 self._parts.sampler.report(self.health_snapshot().readings())
+                self._parts.uplink.wake()
+
+    def _report_disk(self, beat: Heartbeat) -> None:
+        """Queue a report when the disk cannot be written, and every hour meanwhile."""
+        reports = DiskReports(self._pulse.clock)
+        while not self._stop.wait(DISK_INTERVAL_S):
+            beat()
+            report = reports.due_report(self._parts.queue.stats())
+            if report is not None:
+                self._parts.sampler.report(*report)
                 self._parts.uplink.wake()
 
     def _way_back(self) -> tuple[object, ...]:
