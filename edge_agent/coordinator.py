@@ -123,6 +123,7 @@ class Coordinator:
         """Work until `stop`, then close every part."""
         parts = self._parts
         self.on_notice()
+        parts.sampler.resume_level()
         for name, silence_s, loop in self._loops():
             start_watched_loop(self._pulse, name, silence_s, loop)
         parts.sampling.run()

@@ -162,6 +162,13 @@ class Sampler:
             self._put(readings, assessment, moment, chosen)
         self.on_put()
 
+    def resume_level(self) -> None:
+        """Pass on the level that triage has restored, if it is still in force."""
+        with self._assessing:
+            restored = self._triage.preview(self._moment().instant)
+            if restored.level > LOWEST:
+                self.on_assessed(restored, ())
+
     def report(
         self, readings: Sequence[Reading], result: TriageResult | None = None
     ) -> None:

@@ -17,6 +17,7 @@ from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
 from edge_agent.sampler import REPORT_PRIORITY
 from spatial_mqtt.announcements import Drill
+from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import drill_topic
 from spatial_mqtt.transport import IncomingMessage
 
@@ -88,6 +89,28 @@ def test_report_that_hangs_does_not_delay_the_siren(
         wait_until(lambda: node.parts.alarms.summary() == "siren:off", timeout_s=30)
     finally:
         release.set()
+
+
+def test_siren_goes_on_after_a_restart_without_waiting_for_a_reading(
+    build: Callable[[str], Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wire was cut before the restart, and its sensor hangs after it."""
+    node, release = build("wire"), threading.Event()
+    with running(node):
+        wait_until(lambda: node.parts.queue.stats().depth[5].rows, timeout_s=30)
+    again = build("wire")
+
+    def hang(_now_s: float) -> list[Reading]:
+        release.wait()
+        return []
+
+    monkeypatch.setattr(again.parts.sensors[0], "read", hang)
+    with running(again):
+        try:
+            # Well before the deadline of a reading, 30 s.
+            wait_until(lambda: again.parts.alarms.summary() == "siren:on", timeout_s=10)
+        finally:
+            release.set()
 
 
 def test_siren_does_not_wait_for_the_card(
