@@ -43,6 +43,9 @@ DISK_INTERVAL_S = 5.0
 UPDATE_SILENCE_S = 600.0
 """Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
 
+ENDED_LOOPS = {"uplink", "alarms", "alarm reports", "disk reports"}
+"""Loops that a stop waits for; the others may wait for the network for minutes."""
+
 MoveSlope = Callable[[threading.Event, Heartbeat], bool]
 """Moves a simulated slope until the event is set; returns whether its time is over."""
 
@@ -124,11 +127,16 @@ class Coordinator:
         parts = self._parts
         self.on_notice()
         parts.sampler.resume_level()
-        for name, silence_s, loop in self._loops():
-            start_watched_loop(self._pulse, name, silence_s, loop)
+        threads = {
+            name: start_watched_loop(self._pulse, name, silence_s, loop)
+            for name, silence_s, loop in self._loops()
+        }
         parts.sampling.run()
         self._stop.set()
         parts.uplink.stop()
+        # They use the outputs and the queue, which are closed now.
+        for name in threads.keys() & ENDED_LOOPS:
+            threads[name].join()
         for sensor in parts.sensors:
             sensor.close()
         parts.alarms.close()
