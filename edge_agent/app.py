@@ -33,7 +33,9 @@ from edge_agent.queue.base import (
 )
 from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.memory import MemoryQueue
+from edge_agent.queue.spare import SPARE_BYTES, open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import RESERVE_BYTES
 from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
 from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
@@ -97,26 +99,39 @@ UPDATE_BUSY_S = 5.0
 """Pause of a download while messages wait."""
 
 SAFE_QUEUE_BYTES = 10_000_000
+HELD_BYTES = RESERVE_BYTES // 2
+"""Messages in memory while the disk fails; a full disk's reserve takes them later."""
 
 
 class SimulationError(YamamoriError):
     """The simulated slope of ``[simulation]`` cannot be made."""
 
 
-def open_queue(node: NodeSettings, durability: Durability = COMMIT_EVERY_PUT) -> Queue:
+def open_queue(
+    node: NodeSettings,
+    durability: Durability = COMMIT_EVERY_PUT,
+    spare: Path | None = None,
+) -> SqliteQueue:
     """The node's queue.
 
     Args:
         node: The node's settings.
         durability: Only the agent itself, which leases, may open a window.
+        spare: Its file in memory; None for the file on the disk.
+
+    Raises:
+        QueueError: It cannot be opened.
     """
     settings = node.settings
+    budget = settings.queue.budget()
+    if spare is not None:
+        budget = replace(budget, max_bytes=min(budget.max_bytes, SPARE_BYTES))
     boot_id = KERNEL_BOOT_ID.read_text().strip()
     made = SqliteQueue(
-        settings.queue.path,
+        spare or settings.queue.path,
         settings.node.id,
         boot_id,
-        settings.queue.budget(),
+        budget,
         durability=durability,
         expiry=settings.queue.expiry_policy(SystemClock().mono_s),
     )
@@ -402,7 +417,14 @@ def _hardware(
 
 
 def _leased_queue(node: NodeSettings) -> Queue:
-    return open_queue(node, Durability(window_s=node.settings.queue.window_s))
+    section = node.settings.queue
+    durability = Durability(window_s=section.window_s, held_bytes=HELD_BYTES)
+    memory = os.environ.get("RUNTIME_DIRECTORY", "/dev/shm")  # noqa: S108
+    return open_or_spare(
+        lambda spare: open_queue(node, durability, spare),
+        Path(section.path),
+        Path(memory, f"queue-{node.settings.node.id}"),
+    )
 
 
 def _memory_queue(node: NodeSettings) -> Queue:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
+from edge_agent.disk_failure import DiskReports
 from edge_agent.drills import Drills
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
@@ -38,8 +39,12 @@ SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
 REPORTS_SILENCE_S = 60.0
+DISK_INTERVAL_S = 5.0
 UPDATE_SILENCE_S = 600.0
 """Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
+
+ENDED_LOOPS = {"uplink", "alarms", "alarm reports", "disk reports"}
+"""Loops that a stop waits for; the others may wait for the network for minutes."""
 
 MoveSlope = Callable[[threading.Event, Heartbeat], bool]
 """Moves a simulated slope until the event is set; returns whether its time is over."""
@@ -121,11 +126,17 @@ class Coordinator:
         """Work until `stop`, then close every part."""
         parts = self._parts
         self.on_notice()
-        for name, silence_s, loop in self._loops():
-            start_watched_loop(self._pulse, name, silence_s, loop)
+        parts.sampler.resume_level()
+        threads = {
+            name: start_watched_loop(self._pulse, name, silence_s, loop)
+            for name, silence_s, loop in self._loops()
+        }
         parts.sampling.run()
         self._stop.set()
         parts.uplink.stop()
+        # They use the outputs and the queue, which are closed now.
+        for name in threads.keys() & ENDED_LOOPS:
+            threads[name].join()
         for sensor in parts.sensors:
             sensor.close()
         parts.alarms.close()
@@ -206,6 +217,7 @@ class Coordinator:
         yield "uplink", UPLINK_SILENCE_S, parts.uplink.run
         yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
         yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.run_checks
+        yield "disk reports", REPORTS_SILENCE_S, self._report_disk
         yield "alarms", ALARMS_SILENCE_S, self._switch_alarms
         if parts.alarms.summary() is not None:
             yield "alarm reports", REPORTS_SILENCE_S, self._report_alarms
@@ -257,6 +269,16 @@ class Coordinator:
             if current != reported:
                 reported = current
                 self._parts.sampler.report(self.health_snapshot().readings())
+                self._parts.uplink.wake()
+
+    def _report_disk(self, beat: Heartbeat) -> None:
+        """Queue a report when the disk cannot be written, and every hour meanwhile."""
+        reports = DiskReports(self._pulse.clock)
+        while not self._stop.wait(DISK_INTERVAL_S):
+            beat()
+            report = reports.due_report(self._parts.queue.stats())
+            if report is not None:
+                self._parts.sampler.report(*report)
                 self._parts.uplink.wake()
 
     def _way_back(self) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """Drills: exercises of the alarm outputs, apart from the notices.
 
 A drill switches an output only while nothing real does, with a rhythm of its own. It
-changes neither level nor sampling, and a restart ends it.
+changes neither level nor sampling, and is not stored: after a restart it goes on when
+the broker sends its retained message again.
 """
 
 import logging

@@ -162,9 +162,23 @@ class Sampler:
             self._put(readings, assessment, moment, chosen)
         self.on_put()
 
-    def report(self, readings: Sequence[Reading]) -> None:
-        """Queue readings of the node's own state at once, in a pack of their own."""
-        result = TriageResult(REPORT_PRIORITY, None, LOWEST)
+    def resume_level(self) -> None:
+        """Pass on the level that triage has restored, if it is still in force."""
+        with self._assessing:
+            restored = self._triage.preview(self._moment().instant)
+            if restored.level > LOWEST:
+                self.on_assessed(restored, ())
+
+    def report(
+        self, readings: Sequence[Reading], result: TriageResult | None = None
+    ) -> None:
+        """Queue readings of the node's own state at once, in a pack of their own.
+
+        Args:
+            readings: The readings.
+            result: Their priority and reasons; None for an ordinary report.
+        """
+        result = result or TriageResult(REPORT_PRIORITY, None, LOWEST)
         with self._storing:
             self._put(list(readings), result, self._moment(), ())
 

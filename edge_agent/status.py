@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from edge_agent.disk_failure import format_disk_failure
 from edge_agent.drills import ReceivedOrder
 from edge_agent.queue.base import QueueStats
 from edge_agent.queue.inspection import format_depth, format_waiting
@@ -50,6 +51,7 @@ class NodeStatus:
         refused: Reason of the last refused notice; None when none was refused.
         update: State of an update; None when there is none.
         drill: The drill in force, as text; None without one.
+        disk: That the disk cannot be written, as text; None while it can.
     """
 
     line: str
@@ -73,6 +75,7 @@ class NodeStatus:
     gives_receipts: bool = True
     held: int = 0
     drill: str | None = None
+    disk: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ def make_status(
         gives_receipts=uplink.gives_receipts,
         held=uplink.held_count,
         drill=inputs.drill,
+        disk=format_disk_failure(stats),
     )
 
 
@@ -163,6 +167,9 @@ def load_status(folder: Path) -> dict[str, Any]:
 
 def _line(parts: StatusInputs) -> str:
     items = [format_safe_mode(parts.mistakes)] if parts.mistakes else []
+    disk = format_disk_failure(parts.stats)
+    if disk is not None:
+        items.append(disk)
     if parts.notice is not None:
         items.append(parts.notice)
     if parts.drill is not None:

@@ -521,6 +521,16 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="safe mode: {mistakes} mistake{mistakes_s} in the settings",
         ja="セーフモード：設定に {mistakes} か所の誤り",
     ),
+    ReasonCode.DISK_FAILED: SentenceTemplates(
+        en=(
+            "the disk cannot be written, {count} message{count_s} in memory only so "
+            "far: replace the SD card"
+        ),
+        ja=(
+            "ディスクに書き込めません（これまでに {count} 件が未保存）："
+            "メモリーカードを交換してください"
+        ),
+    ),
     ReasonCode.TEXT: SentenceTemplates(en="{text}", ja="{text}"),
 }
 """Templates of each code."""

@@ -130,6 +130,7 @@ class ReasonCode(StrEnum):
     RULE_IN_NOISE = "rule_in_noise"
     RAIN_NOT_COUNTED = "rain_not_counted"
     SAFE_MODE = "safe_mode"
+    DISK_FAILED = "disk_failed"
 
     # a sentence of a person, or of a program without codes
     TEXT = "text"
@@ -410,6 +411,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RULE_IN_NOISE: (_RULES, _whole("level"), _general("limit_deg_per_h")),
     ReasonCode.RAIN_NOT_COUNTED: (_general("rain_mm"),),
     ReasonCode.SAFE_MODE: (_whole("mistakes"),),
+    ReasonCode.DISK_FAILED: (_whole("count"),),
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""

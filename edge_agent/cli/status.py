@@ -25,7 +25,7 @@ def status_command(folder: Path, as_json: bool) -> None:
     """Print the state of the running agent: link, queue and sensors.
 
     Exits with 0 when a gateway accepts messages, every sensor can be read, every loop
-    is alive and no setting is wrong; else with 1.
+    is alive, the disk can be written and no setting is wrong; else with 1.
     """
     try:
         status = load_status(folder)
@@ -62,4 +62,5 @@ def _show(status: dict[str, Any], age_s: float) -> None:
 def _is_ok(status: dict[str, Any], age_s: float) -> bool:
     is_linked = status["is_up"] and status["is_served"]
     has_problem = status["problems"] or status["silent"] or status["mistakes"]
+    has_problem = has_problem or status.get("disk") is not None
     return is_linked and not (has_problem or age_s > STALE_S)

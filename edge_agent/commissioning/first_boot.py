@@ -135,10 +135,11 @@ def install_settings(paths: CardPaths) -> InstallResult:
         _install(
             path, data, is_key=key is not None and path == paths.installed_path(key)
         )
-    problem = _prepare_request(paths, node)
     if not is_installed:
         write_atomic(paths.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
+    # Last: a card that cannot be written must not keep the node from measuring.
+    problem = _prepare_request(paths, node)
     notes = tuple(filter(None, (problem, *_notes(paths, node, found.name))))
     return InstallResult(InstallStatus.TAKEN, _active(paths.target), digest, (), notes)
 

@@ -105,6 +105,9 @@ class QueueStats:
         drop_reasons: Drops by priority, then by reason.
         max_lost: Upper bound of messages lost from the memory of processes that
             were killed inside their commit window.
+        failure: Why the disk cannot be written; None while it can, or is full.
+        unstored: Messages put since the start that were in memory only, because of
+            such a failure.
     """
 
     depth: Mapping[int, Depth]
@@ -115,6 +118,8 @@ class QueueStats:
     duplicates: int = 0
     drop_reasons: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     max_lost: int = 0
+    failure: str | None = None
+    unstored: int = 0
 
 
 class Queue(Protocol):
@@ -301,12 +306,16 @@ class Durability:
             for the commit of a put, which halves the commits. After a crash in that
             time they are sent again with the same id; other processes still see them. 0
             removes them before `ack` returns. Ignored where there is a window.
+        held_bytes: Maximum size of the messages that stay in memory, and are leased,
+            while the file cannot be written; 0 lets `put` raise its error. Less
+            urgent ones give way. On a full disk only urgent ones are held.
     """
 
     urgent_from: int = LADDER.urgent_from
     window_s: float = 2.0
     max_pending: int = 50
     removal_delay_s: float = 0.0
+    held_bytes: int = 0
 
 
 COMMIT_EVERY_PUT = Durability(window_s=0.0)

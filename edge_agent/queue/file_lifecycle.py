@@ -5,6 +5,7 @@ import logging
 import os
 import sqlite3
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -57,7 +58,7 @@ class SpaceReserve:
             self.is_allocated = False
             try:
                 self._path.unlink()
-            except FileNotFoundError:
+            except OSError:  # there is none, or the disk is read-only
                 return False
             log.error("%s is removed: its disk is full", self._path)
             return True
@@ -69,17 +70,18 @@ class SpaceReserve:
             return self.is_allocated
 
     def _create(self) -> bool:
-        if self._path.exists() and self._path.stat().st_size == RESERVE_BYTES:
-            return True
-        disk = os.statvfs(self._path.parent)
-        # Twice the size: the reserve must not fill the disk itself.
-        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
-            return False
         try:
+            if self._path.exists() and self._path.stat().st_size == RESERVE_BYTES:
+                return True
+            disk = os.statvfs(self._path.parent)
+            # Twice the size: the reserve must not fill the disk itself.
+            if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
+                return False
             with self._path.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # the disk is read-only
+                self._path.unlink()
             return False
         return True
 
@@ -130,9 +132,11 @@ class QueueFile:
                 self._suspect_mark.unlink()
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             return Store(self.path, db), SpaceReserve(self.path)
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            if isinstance(error, QueueFileError):
+                raise
+            raise QueueFileError(str(self.path), str(error)) from error
 
     def check_in_background(self) -> None:
         """Check a file that was too large to check on open, in a thread."""

@@ -5,7 +5,15 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_agent.queue.base import MessageDraft, OnPut, QueueFileError, QueueStats
+from edge_agent.queue.base import (
+    Depth,
+    MessageDraft,
+    OnPut,
+    QueueFileError,
+    QueueStats,
+)
+from edge_agent.queue.store import COUNTER_COLUMNS, CounterDeltas, Store
+from edge_agent.queue.write_journal import MAX_LOST_KEY
 from spatial_mqtt.senml import MessageId
 
 
@@ -86,3 +94,27 @@ def ledger_writer(ledger: Path) -> OnPut:
             file.writelines(f"{id_} {d.priority}\n" for id_, d in put if id_)
 
     return write
+
+
+def read_stats(store: Store, changes: CounterDeltas, leased: int) -> QueueStats:
+    """Counters of the file plus `changes`, which are not in it yet."""
+    tally = store.read_counters()
+    now = {
+        column: {p: row[column] + changes.get(p, column) for p, row in tally.items()}
+        for column in COUNTER_COLUMNS
+    }
+    reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
+    for counts in (store.read_drop_reasons(), changes.drop_reasons):
+        for (priority, reason), count in counts.items():
+            group = reasons.setdefault(priority, {})
+            group[reason] = group.get(reason, 0) + count
+    return QueueStats(
+        depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
+        leased=leased,
+        put=now["put"],
+        acked=now["acked"],
+        dropped=now["dropped"],
+        duplicates=sum(now["duplicates"].values()),
+        drop_reasons=reasons,
+        max_lost=store.get_int(MAX_LOST_KEY, 0),
+    )

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from edge_agent.queue.store import (
+    DROPPED_FULL,
     LARGE_BYTES,
     CounterDeltas,
     QueueRow,
     Store,
+    total_cost_bytes,
 )
 from spatial_mqtt.custody import IntervalSet
 
@@ -222,6 +224,27 @@ class PendingChanges:
         unleased = self._unleased[priority]
         return self.rows[unleased[-1 if newest else 0]] if unleased else None
 
+    def make_room(self, new: Sequence[QueueRow], max_bytes: int) -> bool:
+        """Drop less urgent messages until new ones fit; False when they cannot.
+
+        The oldest are dropped first. Messages that were ever leased are kept.
+        """
+        lowest = min(row.priority for row in new)
+        excess = total_cost_bytes([*self.rows.values(), *new]) - max_bytes
+        chosen: list[QueueRow] = []
+        for priority in sorted(p for p in self._unleased if p < lowest):
+            for seq in self._unleased[priority]:
+                if excess <= 0:
+                    break
+                chosen.append(self.rows[seq])
+                excess -= chosen[-1].cost_bytes
+        if excess > 0:
+            return False
+        for row in chosen:
+            self._unleased[row.priority].popleft()
+            self.drop(row, DROPPED_FULL)
+        return True
+
     def mark_leased(self, priority: int, seq: int) -> None:
         """Mark a message at either end as leased."""
         unleased = self._unleased[priority]
@@ -426,3 +449,17 @@ class ReadyCache:
 
 def _are_small(rows: Iterable[QueueRow]) -> bool:
     return all(len(row.payload) <= LARGE_BYTES for row in rows)
+
+
+def fitting_rows(
+    leased: Sequence[QueueRow], rows: Sequence[QueueRow], max_bytes: int | None
+) -> Sequence[QueueRow]:
+    """The first rows whose payloads fit beside `leased`; at least one in total."""
+    if max_bytes is None:
+        return rows
+    left = max_bytes - sum(len(row.payload) for row in leased)
+    for count, row in enumerate(rows):
+        left -= len(row.payload)
+        if left < 0 and (leased or count):
+            return rows[:count]
+    return rows

@@ -6,6 +6,7 @@ without the b-trees. Only a message whose checksum matches is recovered.
 Source: sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4.
 """
 
+import heapq
 import json
 import logging
 import sqlite3
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from edge_agent.queue.schema import decode_text
 from edge_agent.queue.store import PAGE_BYTES, CounterDeltas, QueueRow, Store
-from edge_agent.queue.write_journal import NEXT_SEQ_KEY
+from edge_agent.queue.write_journal import GENERATION_KEY, NEXT_SEQ_KEY
 from spatial_mqtt.priority import LADDER
 
 log = logging.getLogger(__name__)
@@ -48,18 +49,21 @@ HIGHEST_SEQ = 2**62
 """A higher number is damage, and would leave none for new messages."""
 
 
-def salvage(damaged: Path, store: Store) -> int:
+def salvage(damaged: Path, store: Store, max_bytes: int | None = None) -> int:
     """Copy the readable messages of a damaged queue into a new one.
 
     Ids, sequence numbers and priorities are kept. Ages are not, because the stored
     clock has no checksum; the recovered messages never expire. The new file keeps its
-    own state: its boot id must differ, because numbers may be used again. Known ids
-    and state values have no checksum either, so they are copied only from tables that
-    SQLite reads without an error.
+    own state: its boot id must differ, because numbers may be used again. The
+    journal's generation is kept, or a void record would replace a newer state. Known
+    ids and state values have no checksum either, so they are copied only from tables
+    that SQLite reads without an error.
 
     Args:
         damaged: The damaged file, with its ``-wal`` beside it.
         store: The new queue, empty.
+        max_bytes: Maximum size of the messages, the most urgent first, read as far
+            as the disk can be read; None for all, or an error.
 
     Returns:
         Number of recovered messages.
@@ -68,7 +72,8 @@ def salvage(damaged: Path, store: Store) -> int:
     saved = 0
     highest = 0
     with store.transaction():
-        for row in filter(None, map(_message, _message_records(damaged))):
+        rows = filter(None, map(_message, _message_records(damaged)))
+        for row in rows if max_bytes is None else _most_urgent(rows, max_bytes):
             if store.insert_if_absent(row):
                 saved += 1
                 highest = max(highest, row.seq)
@@ -80,6 +85,24 @@ def salvage(damaged: Path, store: Store) -> int:
         store.apply_deltas(changes)
     log.error("%d messages were saved from %s", saved, damaged)
     return saved
+
+
+def _most_urgent(rows: Iterator[QueueRow], max_bytes: int) -> list[QueueRow]:
+    """The most urgent messages, of equal ones the oldest, in few bytes."""
+    kept: list[tuple[int, int, QueueRow]] = []
+    size, is_complete = 0, True
+    try:
+        for row in rows:
+            heapq.heappush(kept, (row.priority, -row.seq, row))
+            size += row.cost_bytes
+            while size > max_bytes:
+                size -= heapq.heappop(kept)[2].cost_bytes
+                is_complete = False
+    except (OSError, sqlite3.DatabaseError) as error:
+        log.error("the rest of the messages cannot be read: %s", error)  # noqa: TRY400
+    if not is_complete:
+        log.error("less urgent messages stay on the disk only; there is no space")
+    return [row for _, _, row in kept]
 
 
 def count_lost_commits(path: Path) -> int:
@@ -268,9 +291,11 @@ def _table(path: Path, name: str) -> list[Record]:
 
 def _read(path: Path, query: str) -> Iterator[Record]:
     # Read only: the damaged file is kept unchanged, so its log must not be applied.
-    with closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    ) as db:
+    # On a read-only disk SQLite can open a file without a log only as immutable.
+    wal = Path(f"{path}-wal")
+    has_log = wal.exists() and wal.stat().st_size > 0
+    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
         db.text_factory = decode_text
         yield from db.execute(query)
 
@@ -303,7 +328,7 @@ def _copy_known_ids(store: Store, rows: list[Record]) -> None:
 
 def _copy_state(store: Store, rows: list[Record]) -> None:
     values = dict(_with_types(rows, (str, str)))
-    own = {name for name in values if name.startswith("queue/")}
+    own = {name for name in values if name.startswith("queue/")} - {GENERATION_KEY}
     store.set_state({name: values[name] for name in values.keys() - own})
 
 

@@ -9,12 +9,12 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
-    Depth,
     Durability,
     ExpiryPolicy,
     MessageDraft,
@@ -28,9 +28,14 @@ from edge_agent.queue.base import (
 )
 from edge_agent.queue.eviction import Budget, Evictor
 from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.leasing import LeaseTable, PendingChanges, ReadyCache
+from edge_agent.queue.inspection import read_stats
+from edge_agent.queue.leasing import (
+    LeaseTable,
+    PendingChanges,
+    ReadyCache,
+    fitting_rows,
+)
 from edge_agent.queue.store import (
-    COUNTER_COLUMNS,
     DROPPED_DAMAGED,
     DROPPED_EXPIRED,
     CounterDeltas,
@@ -40,7 +45,6 @@ from edge_agent.queue.store import (
     row_checksum,
 )
 from edge_agent.queue.write_journal import (
-    MAX_LOST_KEY,
     OPEN_BLOCK_KEY,
     SequenceBlock,
     WriteJournal,
@@ -81,12 +85,15 @@ class SqliteQueue:
         boot: Boot id in the message ids, new each time the file is opened.
         on_put: Called after each `put` of messages, once they are as durable as
             `durability` promises; None by default.
+        spare_for: Why the file is a spare one in memory; None for one on a disk.
 
     Raises:
         QueueFileError: The file cannot be opened.
     """
 
     on_put: OnPut | None = None
+    spare_for: str | None = None
+    _failure: str | None = None
 
     def __init__(
         self,
@@ -113,7 +120,7 @@ class SqliteQueue:
         self._writer = _PutWriter(
             self._store, self._evictor, self._clock, node, self.boot
         )
-        self._skipped = 0
+        self._skipped = self._unstored = 0
         self._is_failing = self._is_closed = False
         self._block = SequenceBlock()
         self._journal: WriteJournal | None = None
@@ -143,12 +150,17 @@ class SqliteQueue:
             LADDER.check(priority)
         is_top = LADDER.top in priorities
         with self._lock:
-            # On a full disk, the space of the reserve is for the top priority only.
-            if drafts and not is_top and not self._reserve.allocate():
-                raise QueueDiskFullError(str(self._file.path))
-            rows = self._pending_rows(drafts)
-            if rows is None:
-                return self._commit(drafts, state, use_reserve=is_top)
+            try:
+                # On a full disk, the reserve's space is for the top priority only.
+                if drafts and not is_top and not self._reserve.allocate():
+                    raise QueueDiskFullError(str(self._file.path))
+                rows = self._pending_rows(drafts)
+                if rows is None:
+                    return self._commit(drafts, state, use_reserve=is_top)
+            except QueueFileError as error:
+                rows = self._rows_to_hold(drafts, error)
+                if not rows:
+                    raise
             for row in rows:
                 self._pending.add(row)
             self._pending.state.update(state or {})
@@ -222,7 +234,11 @@ class SqliteQueue:
 
     def stats(self) -> QueueStats:
         with self._lock:
-            return _read_stats(self._store, self._pending.counters, len(self._leases))
+            counted = read_stats(self._store, self._pending.counters, len(self._leases))
+            if self.spare_for is not None:
+                unstored = sum(counted.put.values())
+                return replace(counted, failure=self.spare_for, unstored=unstored)
+            return replace(counted, failure=self._failure, unstored=self._unstored)
 
     def flush(self) -> None:
         """Commit pending changes now.
@@ -268,6 +284,26 @@ class SqliteQueue:
         _, rows = self._writer.rows(drafts, self._block.next)
         return rows if self._evictor.fits(self._pending.counters, rows) else None
 
+    def _rows_to_hold(
+        self, drafts: Sequence[MessageDraft], error: QueueFileError
+    ) -> list[QueueRow]:
+        """Drafts that cannot be stored as rows to be pending; empty if they may not."""
+        policy = self._durability
+        is_full = isinstance(error, QueueDiskFullError)
+        lowest = policy.urgent_from if is_full else 0
+        is_own = all(d.priority >= lowest and not d.id for d in drafts)
+        if not (policy.held_bytes and drafts and is_own):
+            return []
+        block = self._block
+        if not block.has(len(drafts)):
+            block = block.ahead(self._store)
+        _, rows = self._writer.rows(drafts, block.next)
+        if not self._pending.make_room(rows, policy.held_bytes):
+            return []
+        self._block = block
+        self._unstored += 0 if is_full else len(rows)
+        return rows
+
     def _commit(
         self,
         drafts: Sequence[MessageDraft],
@@ -277,7 +313,13 @@ class SqliteQueue:
         """Commit the pending changes and then the drafts."""
         try:
             ids = self._commit_once(drafts, state or {})
-        except QueueDiskFullError:
+        except QueueFileError as error:
+            if not isinstance(error, QueueDiskFullError):
+                if self._failure is None and self._durability.held_bytes:
+                    self._unstored += len(self._pending.rows)
+                    log.error("replace the SD card if this lasts: %s", error)  # noqa: TRY400
+                self._is_failing, self._failure = True, str(error)
+                raise
             if not use_reserve:
                 raise
             self._reserve.release()
@@ -285,7 +327,7 @@ class SqliteQueue:
                 self._journal.delete()
             self._store.restart_wal()
             ids = self._commit_once(drafts, state or {})
-        self._is_failing = False
+        self._is_failing, self._failure = False, None
         return ids
 
     def _commit_once(
@@ -348,7 +390,7 @@ class SqliteQueue:
                 if self._skipped >= _MAX_REMOVALS:
                     return False
                 continue
-            fitting = _fitting(leased, valid, max_bytes)
+            fitting = fitting_rows(leased, valid, max_bytes)
             if fitting:
                 self._ready.lease(fitting, newest)
                 leased += fitting
@@ -399,11 +441,12 @@ class SqliteQueue:
     def _try_flush(self) -> None:
         """Write pending changes to disk; on failure, retry after a window."""
         with self._lock:
+            was_failing = self._is_failing
             try:
                 if not self._write_journal():
                     self.flush()
             except QueueFileError as error:
-                if not self._is_failing:
+                if not was_failing:
                     log.error("queue cannot write, will retry: %s", error)  # noqa: TRY400
                 self._is_failing = True
                 self._committer.wake()
@@ -537,41 +580,3 @@ class _CommitThread:
                 return
             self._woken.clear()
             self._commit()
-
-
-def _read_stats(store: Store, changes: CounterDeltas, leased: int) -> QueueStats:
-    """Counters of the file plus `changes`, which are not in it yet."""
-    tally = store.read_counters()
-    now = {
-        column: {p: row[column] + changes.get(p, column) for p, row in tally.items()}
-        for column in COUNTER_COLUMNS
-    }
-    reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
-    for counts in (store.read_drop_reasons(), changes.drop_reasons):
-        for (priority, reason), count in counts.items():
-            group = reasons.setdefault(priority, {})
-            group[reason] = group.get(reason, 0) + count
-    return QueueStats(
-        depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
-        leased=leased,
-        put=now["put"],
-        acked=now["acked"],
-        dropped=now["dropped"],
-        duplicates=sum(now["duplicates"].values()),
-        drop_reasons=reasons,
-        max_lost=store.get_int(MAX_LOST_KEY, 0),
-    )
-
-
-def _fitting(
-    leased: Sequence[QueueRow], rows: Sequence[QueueRow], max_bytes: int | None
-) -> Sequence[QueueRow]:
-    """The first rows whose payloads fit beside `leased`; at least one in total."""
-    if max_bytes is None:
-        return rows
-    left = max_bytes - sum(len(row.payload) for row in leased)
-    for count, row in enumerate(rows):
-        left -= len(row.payload)
-        if left < 0 and (leased or count):
-            return rows[:count]
-    return rows

@@ -33,6 +33,10 @@ _MAGIC = b"\xf0NOT"
 _HEAD = struct.Struct("<4sIII")
 
 BLOCK_SIZE = 256
+AHEAD = 2**20
+"""Distance from the reserved numbers of those that are used while the file cannot be
+written; other processes store fewer messages meanwhile."""
+
 NEXT_SEQ_KEY = "queue/next_seq"
 OPEN_BLOCK_KEY = "queue/block"
 MAX_LOST_KEY = "queue/lost_at_most"
@@ -230,11 +234,19 @@ class SequenceBlock(NamedTuple):
         """The block without its first numbers."""
         return SequenceBlock(self.next + count, self.end, self.max_pending)
 
+    def ahead(self, store: Store) -> "SequenceBlock":
+        """A block for messages in memory; the next commit reserves its numbers."""
+        start = max(store.get_int(NEXT_SEQ_KEY, 1), self.end) + AHEAD
+        return SequenceBlock(start, start + AHEAD, self.max_pending)
+
     def with_reserved(self, count: int, store: Store) -> "SequenceBlock":
         """This block or one with at least this many; call it in a transaction."""
+        start = store.get_int(NEXT_SEQ_KEY, 1)
+        if self.end > start:  # `ahead` was used
+            store.set_state({NEXT_SEQ_KEY: str(self.end)})
+            start = self.end
         if self.has(count):
             return self
-        start = store.get_int(NEXT_SEQ_KEY, 1)
         end = start + (max(count, BLOCK_SIZE) if self.max_pending else count)
         store.set_state({NEXT_SEQ_KEY: str(end)})
         return SequenceBlock(start, end, self.max_pending)

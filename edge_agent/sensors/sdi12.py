@@ -6,10 +6,12 @@ Source: SDI-12 specification 1.4 (2019), 4.4 commands and responses, and its CRC
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import count
+from typing import NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from edge_agent.sensors.base import BaseSensor, Hardware
-from edge_agent.sensors.buses import SerialSettings
+from edge_agent.sensors.buses import SerialLine, SerialSettings
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.generic_probe import ScaledSettings, make_reading
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
@@ -163,14 +165,39 @@ class Sdi12Settings(ScaledSettings):
         return {self.port: str(self.serial_settings)}
 
 
+class _Finished(NamedTuple):
+    """The last finished measurement of a probe, which keeps its values.
+
+    Attributes:
+        number: Of the measurement; grows.
+        command: That started it.
+        values: Number of its values.
+    """
+
+    number: int
+    command: bytes
+    values: int
+
+
+_finished: WeakKeyDictionary[SerialLine, dict[str, _Finished]] = WeakKeyDictionary()
+"""By line and address; changed by the sensor that has the line to itself."""
+
+_numbers = count(1)
+
+
 class Sdi12Probe(BaseSensor):
-    """Starts a measurement, waits for the announced time, and fetches the values."""
+    """Starts a measurement, waits for the announced time, and fetches the values.
+
+    Sensors of one probe that are read at once share a measurement: one after the other
+    would take longer than the deadline of a reading.
+    """
 
     def __init__(self, settings: Sdi12Settings, hardware: Hardware) -> None:
         super().__init__(settings)
         s = self._settings = settings
         self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._place = f"SDI-12 {s.address} on {s.port}"
+        self._finished = _finished.setdefault(self._line, {})
 
     def read(self, now_s: float) -> list[Reading]:
         """The chosen value, in the installer's unit.
@@ -179,13 +206,13 @@ class Sdi12Probe(BaseSensor):
             SensorBusError: The probe does not answer, or gives fewer values.
             SensorRangeError: The value is outside the configured range.
         """
-        wanted = self._settings.value
+        wanted, before = self._settings.value, self._last_number()
         # another command on the line would end the measurement
         with (
             bus_errors_as_sensor_errors(self.name, self._place, _REMEDY),
             self._line.exclusive(),
         ):
-            values = self._measured(wanted)
+            values = self._measured(wanted, before)
         if len(values) < wanted:
             raise self._wrong(
                 f"gives {len(values)} values, and value is {wanted}",
@@ -193,22 +220,37 @@ class Sdi12Probe(BaseSensor):
             )
         return [make_reading(self._settings, values[wanted - 1])]
 
-    def _measured(self, wanted: int) -> list[float]:
+    def _last_number(self) -> int:
+        last = self._finished.get(self._settings.address)
+        return 0 if last is None else last.number
+
+    def _measured(self, wanted: int, before: int) -> list[float]:
+        """Values of a measurement that ends after the one with a number."""
         s = self._settings
         command = measure_command(s.address, s.command, with_crc=s.crc)
-        announcement = self._query(
-            command, lambda answer: decode_announcement(answer, command)
-        )
-        self._wait(announcement)
+        last = self._finished.get(s.address)
+        if last is None or last.number <= before or last.command != command:
+            last = self._measure(command)
         values: list[float] = []
         for page in range(_PAGES):
-            if len(values) >= min(wanted, announcement.count):
+            if len(values) >= min(wanted, last.values):
                 break
             more = self._page(page)
             if not more:
                 break
             values += more
         return values
+
+    def _measure(self, command: bytes) -> _Finished:
+        address = self._settings.address
+        self._finished.pop(address, None)  # the probe forgets its values
+        announcement = self._query(
+            command, lambda answer: decode_announcement(answer, command)
+        )
+        self._wait(announcement)
+        number = next(_numbers)
+        done = self._finished[address] = _Finished(number, command, announcement.count)
+        return done
 
     def _wait(self, announcement: Announcement) -> None:
         limit_s = self._settings.longest_wait_s

@@ -5,6 +5,7 @@ in force (those of a notice, else those of the settings).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -283,6 +284,10 @@ class Triage:
         return TriageResult(
             verdict.level, why, verdict.level, reasons, alarm_level, isolated
         )
+
+    def preview(self, at: Instant) -> TriageResult:
+        """Judge by what is known already, such as after a restart; change nothing."""
+        return deepcopy(self).assess((), at)
 
     def diagnostics(self) -> dict[str, str]:
         """By sensor: reasons why rules cannot be used as configured."""

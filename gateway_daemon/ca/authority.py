@@ -314,9 +314,7 @@ class CertificateRegister(msgspec.Struct, frozen=True):
             CertificateRefusedError: No valid certificate has the name.
         """
         if self.find_holder(name, now_s) is None:
-            raise CertificateRefusedError(
-                f"no valid certificate has the name {name!r}"
-            )
+            raise CertificateRefusedError(f"no valid certificate has the name {name!r}")
         taken = tuple(
             structs.replace(each, revoked_s=now_s)
             if each.identity.name == name and each.revoked_s is None

@@ -17,6 +17,7 @@ from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
 from edge_agent.sampler import REPORT_PRIORITY
 from spatial_mqtt.announcements import Drill
+from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import drill_topic
 from spatial_mqtt.transport import IncomingMessage
 
@@ -88,6 +89,60 @@ def test_report_that_hangs_does_not_delay_the_siren(
         wait_until(lambda: node.parts.alarms.summary() == "siren:off", timeout_s=30)
     finally:
         release.set()
+
+
+def test_siren_goes_on_after_a_restart_without_waiting_for_a_reading(
+    build: Callable[[str], Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wire was cut before the restart, and its sensor hangs after it."""
+    node, release = build("wire"), threading.Event()
+    with running(node):
+        wait_until(lambda: node.parts.queue.stats().depth[5].rows, timeout_s=30)
+    again = build("wire")
+
+    def hang(_now_s: float) -> list[Reading]:
+        release.wait()
+        return []
+
+    monkeypatch.setattr(again.parts.sensors[0], "read", hang)
+    with running(again):
+        try:
+            # Well before the deadline of a reading, 30 s.
+            wait_until(lambda: again.parts.alarms.summary() == "siren:on", timeout_s=10)
+        finally:
+            release.set()
+
+
+def test_stop_waits_for_a_report_before_it_closes_the_queue(
+    build: Callable[[str], Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that is being made at a stop is stored; it met a closed file."""
+    node, hangs, release = build("rain-gauge"), threading.Event(), threading.Event()
+    report = node.parts.sampler.report
+    results: list[object] = []
+
+    def late(*args: Any) -> None:  # noqa: ANN401 - those of `report`
+        hangs.set()
+        release.wait(60)
+        try:
+            results.append(report(*args))
+        except Exception as error:  # noqa: BLE001 - any ends the agent
+            results.append(error)
+
+    monkeypatch.setattr(node.parts.sampler, "report", late)
+    thread = threading.Thread(target=node.run, daemon=True)
+    thread.start()
+    wait_until(lambda: node.parts.alarms.summary() == "siren:off")
+    order(node, Drill(4, time.time() + 300.0, time.time()))
+    assert hangs.wait(30)
+    node.stop()
+    thread.join(3)  # enough to close the queue, if nothing waits
+    release.set()
+    thread.join(30)
+
+    wait_until(lambda: bool(results), timeout_s=30)
+    assert not thread.is_alive()
+    assert results == [None]
 
 
 def test_siren_does_not_wait_for_the_card(

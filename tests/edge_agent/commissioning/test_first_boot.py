@@ -1,5 +1,6 @@
 """First boot: settings on the card are taken completely or refused with a report."""
 
+import errno
 import os
 import shutil
 import signal
@@ -70,6 +71,22 @@ class Machine:
             self.start()
             os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+    def start_with_card_read_only(self) -> None:
+        """Start in a child that cannot write to the card, as after an error of it."""
+        child = os.fork()
+        if child == 0:
+
+            def hook(event: str, arguments: tuple[object, ...]) -> None:
+                is_ours = event == "open" and str(arguments[0]).startswith(
+                    str(self.fat)
+                )
+                if is_ours and int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR):
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+            sys.addaudithook(hook)
+            os._exit(self.start().exit_code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
     @property
     def active(self) -> str:
@@ -173,6 +190,21 @@ def test_power_cut_while_the_key_is_made_leaves_one_key(
 
     assert request.public_key() == key.public_key()
     assert request.is_signature_valid
+
+
+def test_settings_are_installed_from_a_card_that_cannot_be_written(
+    machine: Machine,
+) -> None:
+    """Linux makes a damaged FAT partition read-only; the request comes later."""
+    machine.put("kochi-0001")
+    for name in ("node.key", "node.crt"):
+        (machine.fat / name).unlink()
+    machine.start_with_card_read_only()
+
+    assert machine.active == "kochi-0001"
+    assert machine.start().exit_code == 0
+    assert (machine.fat / "kochi-0001.csr").exists()
+    assert "kochi-0001.csr is the request" in machine.report
 
 
 def test_public_keys_are_copied_and_stay_on_the_card(

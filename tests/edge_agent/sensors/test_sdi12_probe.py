@@ -1,4 +1,6 @@
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -94,6 +96,33 @@ def test_other_probe_waits_until_the_measurement_is_read() -> None:
     assert Sdi12Probe(settings, hardware).read(0.0)[0].value == -12_500.0
     other_thread.join()
     assert len(seen) == 1
+
+
+def test_values_of_one_probe_that_are_read_at_once_share_a_measurement() -> None:
+    """Nine measurements of 4 s would exceed the deadline; the next reading is new."""
+    probe, measured = Sdi12Sensor("2"), []
+    probe.values = {0: tuple(n + 0.5 for n in range(9))}
+
+    def answer(request: bytes) -> bytes:
+        if b"M" in request:
+            measured.append(request)
+            time.sleep(0.5)  # the others begin to wait for the line meanwhile
+        return probe.answer(request)
+
+    buses = SimulatedBuses()
+    buses.attach_serial(PORT, answer)
+    hardware = Hardware(None, lambda _: None, buses=buses)
+    tables = [TENSION | {"name": f"m{n}", "value": n} for n in range(1, 10)]
+    sensors = [Sdi12Probe(Sdi12Settings(**each), hardware) for each in tables]
+    with ThreadPoolExecutor(len(sensors)) as pool:
+        values = [list(pool.map(lambda s: s.read(0.0)[0].value, sensors))]
+        count = len(measured)
+        probe.values = {0: tuple(n + 1.5 for n in range(9))}
+        values.append(list(pool.map(lambda s: s.read(0.0)[0].value, sensors)))
+
+    assert values[0] == [1000.0 * (n + 0.5) for n in range(9)]
+    assert values[1] == [1000.0 * (n + 1.5) for n in range(9)]
+    assert count <= 3
 
 
 def test_long_wait_and_missing_value_are_reported() -> None:

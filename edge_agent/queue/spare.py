@@ -1,0 +1,96 @@
+"""Spare queue file in memory, for a node whose disk cannot be written at its start.
+
+A worn SD card becomes read-only. What it has is read once, and nothing on it changes.
+"""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from edge_agent.queue.base import QueueFileError
+from edge_agent.queue.recovery import salvage
+from edge_agent.queue.schema import connect, migrate
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Store
+from edge_agent.queue.write_journal import journal_path
+
+log = logging.getLogger(__name__)
+
+SPARE_BYTES = 10_000_000
+"""Budget of a spare queue. Its file takes as much of the memory."""
+
+_IN_USE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def open_or_spare(
+    open_queue: Callable[[Path | None], SqliteQueue], path: Path, folder: Path
+) -> SqliteQueue:
+    """Open a queue, or a spare one in memory if its disk cannot be written.
+
+    Args:
+        open_queue: Opens the queue, or a spare file.
+        path: The queue file.
+        folder: For the spare file, in memory; replaced.
+
+    Raises:
+        QueueFileError: The queue cannot be opened, for another reason or because
+            there is no memory either.
+    """
+    try:
+        return open_queue(None)
+    except QueueFileError as error:
+        if not is_disk_failure(error):
+            raise
+        log.error("%s; messages are in memory only: replace the SD card", error)  # noqa: TRY400
+        try:
+            made = open_queue(make_spare(path, folder))
+        except OSError as second:
+            log.error("there is no queue in memory either: %s", second)  # noqa: TRY400
+            raise error from error.__cause__
+        made.spare_for = str(error)
+        return made
+
+
+def is_disk_failure(error: QueueFileError) -> bool:
+    """Whether a queue cannot be opened because of its disk.
+
+    A file that another process uses, or a later version wrote, is no failure of it.
+    """
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.DatabaseError):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _IN_USE
+    return isinstance(cause, OSError)
+
+
+def make_spare(queue: Path, folder: Path) -> Path:
+    """Make a queue file of what can be read of another one.
+
+    Ids and priorities are kept: what was sent before is a duplicate for its receiver.
+
+    Args:
+        queue: The file that cannot be written.
+        folder: In memory; replaced.
+
+    Returns:
+        The new file, with the journal of the old one beside it.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    spare = folder / queue.name
+    with closing(connect(str(spare))) as db:
+        migrate(db)
+        try:
+            if queue.exists():
+                salvage(queue, Store(spare, db), SPARE_BYTES)
+            if journal_path(queue).exists():
+                shutil.copyfile(journal_path(queue), journal_path(spare))
+        except (OSError, sqlite3.DatabaseError) as error:
+            log.error("the rest of %s cannot be read: %s", queue, error)  # noqa: TRY400
+    return spare
