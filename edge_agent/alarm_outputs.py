@@ -4,7 +4,8 @@ The level is the highest of the node's own rules and of the notices for its posi
 so a lamp at the road works while the backend, the gateway or the link is down. When a
 notice of level 3 or more expires without withdrawal, the level is unknown: an output
 that is not on then flashes briefly and repeatedly, because off would mean no danger.
-One that was on for its longest time flashes likewise while the level lasts.
+One that was on for its longest time flashes likewise while the level lasts, and one
+whose node can read none of its sensors, unless a backend judges the area.
 """
 
 import logging
@@ -92,8 +93,8 @@ class AlarmOutputSettings:
     )
     unknown_every_s: float = key(
         KeyRule(
-            "Time between two flashes of 1 s while the level of a notice is unknown, "
-            "and after `most_s`; longer for a sounder, such as 60; 0: off meanwhile.",
+            "Time between two flashes of 1 s while the level is unknown, and after "
+            "`most_s`; longer for a sounder, such as 60; 0: off meanwhile.",
             "s",
             low=0,
             high=3600,
@@ -129,6 +130,7 @@ class AlarmOutput:
         now_s: float,
         *,
         is_unknown: bool = False,
+        is_blind: bool = False,
         drill_level: int = LOWEST,
     ) -> None:
         """Switch the output by level and time.
@@ -137,7 +139,10 @@ class AlarmOutput:
             own_level: The node's own level.
             notice_level: The level of the notices.
             now_s: Monotonic time.
-            is_unknown: Whether a notice expired without withdrawal.
+            is_unknown: Whether the level is unknown: a notice expired without
+                withdrawal, or the node is blind and no backend judges the area.
+            is_blind: Whether the node can read none of its sensors, so that its own
+                level is unknown.
             drill_level: The level of a drill; 1 without one.
         """
         s = self.settings
@@ -147,8 +152,10 @@ class AlarmOutput:
         elif self._since is None or level > self._since[0]:
             self._since = level, now_s
         state = self._state(now_s)
-        if state == OFF and s.by_notice:
-            state = self._weaker_state(is_unknown, is_drill=drill_level >= s.from_level)
+        if state == OFF:
+            is_drill = s.by_notice and drill_level >= s.from_level
+            is_unknown = is_unknown if s.by_notice else is_blind
+            state = self._weaker_state(is_unknown, is_drill=is_drill)
         self._switch(state, level)
         if state in {LIMITED, UNKNOWN}:
             self._flash(now_s)
@@ -225,6 +232,7 @@ class AlarmOutputs:
         notice_level: int,
         *,
         is_unknown: bool = False,
+        is_blind: bool = False,
         drill_level: int = LOWEST,
     ) -> None:
         """Switch all outputs by the current levels; see `AlarmOutput.update`."""
@@ -234,6 +242,7 @@ class AlarmOutputs:
                 notice_level,
                 self._clock(),
                 is_unknown=is_unknown,
+                is_blind=is_blind,
                 drill_level=drill_level,
             )
 

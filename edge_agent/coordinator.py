@@ -39,6 +39,9 @@ SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
 REPORTS_SILENCE_S = 60.0
+BLIND_S = 600.0
+"""Time without any readable sensor after which the node's own level is unknown."""
+
 DISK_INTERVAL_S = 5.0
 UPDATE_SILENCE_S = 600.0
 """Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
@@ -241,18 +244,24 @@ class Coordinator:
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
         was_unknown = False
+        seen_s = self._pulse.clock()
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
             now_s = self._parts.clock.wall_s()
+            if not self._parts.sampler.is_blind:
+                seen_s = self._pulse.clock()
             is_unknown = self._parts.notices.is_unknown(now_s)
             if is_unknown != was_unknown:
                 words = self._parts.notices.summary(now_s)
                 log.warning("notices: %s", words or "the level is known again")
                 was_unknown = is_unknown
+            is_blind = self._pulse.clock() - seen_s >= BLIND_S
+            is_judged = self._parts.notices.is_judged(now_s)
             self._parts.alarms.update(
                 self._alarm_level(now_s),
                 self._notice_level(),
-                is_unknown=is_unknown,
+                is_unknown=is_unknown or (is_blind and not is_judged),
+                is_blind=is_blind,
                 drill_level=self._parts.drills.level(),
             )
 

@@ -145,6 +145,12 @@ class Sampler:
         """Errors of sensors by name."""
         return self._reader.problems
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether none of the sensors that a rule judges can be read."""
+        judged = self._triage.judged_sensors
+        return bool(judged) and judged <= self._reader.errors.keys()
+
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
         """Read sensors (all by default) at one instant and queue their readings."""
         chosen = self._sensors if sensors is None else sensors

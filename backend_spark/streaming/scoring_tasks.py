@@ -425,6 +425,8 @@ def _without_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.collect()
+        # Otherwise each share leaves more free memory to the process than the last.
+        pa.default_memory_pool().release_unused()
 
 
 def _changed_states(

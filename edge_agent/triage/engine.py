@@ -285,6 +285,11 @@ class Triage:
             verdict.level, why, verdict.level, reasons, alarm_level, isolated
         )
 
+    @property
+    def judged_sensors(self) -> frozenset[str]:
+        """Names of the sensors that a rule judges."""
+        return frozenset(watch.sensor for watch in self._watches)
+
     def preview(self, at: Instant) -> TriageResult:
         """Judge by what is known already, such as after a restart; change nothing."""
         return deepcopy(self).assess((), at)

@@ -154,6 +154,18 @@ def test_unknown_level_flashes_and_is_never_steady_off(pins: MockFactory) -> Non
     assert pins.pin(5).state == 0
 
 
+def test_outputs_flash_while_the_node_can_read_no_sensor(pins: MockFactory) -> None:
+    """Its own level is unknown; where a backend judges the area, its level counts."""
+    own = AlarmOutputSettings(name="own", pin=6, from_level=4, by_notice=False)
+    outputs, _ = alarms(pins, LAMP, own)
+    outputs.update(1, 1, is_unknown=True, is_blind=True)
+    assert outputs.states() == {"lamp": "unknown", "own": "unknown"}
+    outputs.update(1, 2, is_blind=True)
+    assert outputs.states() == {"lamp": "off", "own": "unknown"}
+    outputs.update(4, 1, is_unknown=True, is_blind=True)
+    assert outputs.states() == {"lamp": "on", "own": "on"}
+
+
 def test_siren_is_limited_by_default_and_flashes_while_the_level_lasts(
     pins: MockFactory,
 ) -> None:

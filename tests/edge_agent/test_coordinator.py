@@ -13,9 +13,11 @@ from gpiozero import Device
 from gpiozero.pins.mock import MockFactory
 
 from edge_agent import app
+from edge_agent import coordinator as coordinator_module
 from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
 from edge_agent.sampler import REPORT_PRIORITY
+from edge_agent.sensors.errors import SensorBusError
 from spatial_mqtt.announcements import Drill
 from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import drill_topic
@@ -111,6 +113,30 @@ def test_siren_goes_on_after_a_restart_without_waiting_for_a_reading(
             wait_until(lambda: again.parts.alarms.summary() == "siren:on", timeout_s=10)
         finally:
             release.set()
+
+
+def test_level_is_unknown_while_no_sensor_can_be_read(
+    build: Callable[[str], Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lamp that stays off would mean no danger."""
+    monkeypatch.setattr(coordinator_module, "BLIND_S", 1.0)
+    node = build("rain-gauge")
+    sensor = node.parts.sensors[0]
+    read = sensor.read
+
+    def fail(_now_s: float) -> list[Reading]:
+        raise SensorBusError(sensor.name, "does not answer", "check its cable")
+
+    monkeypatch.setattr(sensor, "read", fail)
+    with running(node):
+        wait_until(lambda: node.parts.alarms.summary() == "siren:unknown", timeout_s=30)
+        monkeypatch.setattr(sensor, "read", read)
+
+        def is_known() -> bool:
+            node.parts.sampler.sample()
+            return node.parts.alarms.summary() == "siren:off"
+
+        wait_until(is_known, timeout_s=60)
 
 
 def test_stop_waits_for_a_report_before_it_closes_the_queue(
