@@ -123,6 +123,7 @@ def test_console_goes_on_in_the_restored_folder(machine: Machine) -> None:
     house = Workspace(machine.folder / "etc", free_port())
     house.folder.mkdir()
     data, config = machine.folder / "var/backend", house.folder / "backend.toml"
+    (data / "log").mkdir(parents=True)  # as by ingest's first start
     settings = f"port = {house.port}\n{house.with_accounts()}\n"
     config.write_text(f'[backend]\ndata = "{data}"\n[console]\n{settings}')
     machine.unit("backend-console", f"backend-spark console --config {config}")
