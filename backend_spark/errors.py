@@ -29,6 +29,7 @@ A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from service_runtime.errors import FieldError
 
@@ -113,6 +114,11 @@ class ExportError(BackendError, ValueError):
     def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
         self.field = field
         super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+    @classmethod
+    def of_writing(cls, field: str, path: Path, error: OSError) -> Self:
+        """The error of a file that cannot be written."""
+        return cls(field, "writable", str(path), error.strerror or str(error))
 
 
 class SqlError(BackendError, ValueError):

@@ -51,14 +51,7 @@ class DiskReports:
         """Readings to report now, with their priority and reason; None for nothing."""
         text, now_s = format_disk_failure(stats), self._clock()
         if text is None:
-            was_reported, self._is_reported, self._due_s = (
-                self._is_reported,
-                False,
-                None,
-            )
-            if not was_reported:
-                return None
-            return [Reading(HEALTH, None, OK)], TriageResult(PRIORITY, None, LOWEST)
+            return self._recovery()
         if self._due_s is None:
             self._due_s = now_s + FIRST_REPORT_S
         if now_s < self._due_s:
@@ -69,6 +62,13 @@ class DiskReports:
         return [Reading(HEALTH, None, text)], TriageResult(
             PRIORITY, why, LOWEST, (reason,)
         )
+
+    def _recovery(self) -> tuple[list[Reading], TriageResult] | None:
+        """The report that the disk can be written again, if a failure was reported."""
+        was_reported, self._is_reported, self._due_s = self._is_reported, False, None
+        if not was_reported:
+            return None
+        return [Reading(HEALTH, None, OK)], TriageResult(PRIORITY, None, LOWEST)
 
 
 def _reason(stats: QueueStats) -> Reason:

@@ -213,7 +213,7 @@ class Sampler:
         except QueueFileError as error:
             log.warning("new criteria are not stored: %s", error)
 
-    def _moment(self) -> "_Moment":
+    def _moment(self) -> _Moment:
         clock = self._clock
         # First whether the clock is set: if that happens between the two calls, a
         # right time counts as doubtful, and never a wrong one as right.
@@ -242,7 +242,7 @@ class Sampler:
         self,
         readings: list[Reading],
         assessment: TriageResult,
-        moment: "_Moment",
+        moment: _Moment,
         sampled: Sequence[Sensor],
     ) -> None:
         pack = Pack(

@@ -303,7 +303,7 @@ class Connection:
                 jitter_s = self.backoff.rng.uniform(0.0, ROUTE_JITTER_S)
                 deadline_s = min(deadline_s, monotonic() + jitter_s)
 
-    def _connect_once(self) -> "_Ended":
+    def _connect_once(self) -> _Ended:
         """Connect, and wait for the end of the connection."""
         self._generation += 1
         self._down.clear()

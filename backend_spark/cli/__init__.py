@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from backend_spark.errors import ExportError
 from service_runtime.cli import LazyGroup
 
 COMMANDS: Final = {
@@ -153,10 +154,8 @@ def writing(option: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise click.UsageError(
-            f"{option} must be writable, got {path}; {problem}"
-        ) from error
+        problem = ExportError.of_writing(option, path, error)
+        raise click.UsageError(str(problem)) from error
 
 
 @click.group(cls=LazyGroup, places=COMMANDS, extra="backend")

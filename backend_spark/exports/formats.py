@@ -167,8 +167,7 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise ExportError("--out", "writable", str(out), problem) from error
+        raise ExportError.of_writing("--out", out, error) from error
 
 
 def csv_value(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any column
