@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 400
 """With what waits in the backlog well below 1,024 open files, the usual limit."""
 
+SHARED_PLACES: Final = 300
+"""The places beyond these are taken only while no connection waits for its client."""
+
 BACKLOG: Final = 128
 CLIENT_TIMEOUT_S: Final = 20.0
 """Time for a whole request, and for reading the next `MIN_READ_BYTES` of an answer."""
@@ -30,8 +33,10 @@ WARNING_INTERVAL_S: Final = 60.0
 class BoundedProtocol(H11Protocol):
     """One connection; it is closed when its client keeps it waiting.
 
-    When all places are taken, a new connection takes that of the one whose client has
-    kept it waiting longest: a half or an idle one, or else one that reads slowly.
+    When the shared places are taken, a new connection takes that of the one whose
+    client has kept it waiting longest: a half or an idle one, or else one that reads
+    slowly. While none waits, the number grows to `MAX_CONNECTIONS`, and falls with each
+    answer.
     """
 
     _warned_s = -WARNING_INTERVAL_S
@@ -45,7 +50,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, if there is a place for it."""
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > SHARED_PLACES:
             self._make_room()
         self._watch()
 
@@ -57,6 +62,13 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
+        is_idle = self.conn.their_state is h11.IDLE
+        if (
+            len(self.connections) > SHARED_PLACES
+            and is_idle
+            and not self.transport.get_write_buffer_size()
+        ):
+            self.transport.close()
         self._watch()
 
     def pause_writing(self) -> None:
@@ -120,7 +132,12 @@ class BoundedProtocol(H11Protocol):
         """Close the connection whose client has kept it waiting longest."""
         others = (cast("BoundedProtocol", each) for each in self.connections)
         waiting = {each: key for each in others if (key := each.eviction_order())}
-        min(waiting, key=waiting.__getitem__, default=self).evict()
+        if waiting:
+            min(waiting, key=waiting.__getitem__).evict()
+        elif len(self.connections) > MAX_CONNECTIONS:
+            self.evict()
+        else:
+            return
         if self.loop.time() - BoundedProtocol._warned_s >= WARNING_INTERVAL_S:
             BoundedProtocol._warned_s = self.loop.time()
-            log.warning("all %d connections are in use; closed one", MAX_CONNECTIONS)
+            log.warning("more than %d connections are open; closed one", SHARED_PLACES)

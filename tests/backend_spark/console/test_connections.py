@@ -43,7 +43,7 @@ def client(
 @pytest.fixture
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer places, so that fewer connections take all of them."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", PLACES)
+    monkeypatch.setattr(connections, "SHARED_PLACES", PLACES)
 
 
 @pytest.fixture
@@ -106,6 +106,29 @@ def test_waiting_connections_do_not_keep_others_out(
     report(bystander_s=waits_s)
     wait_until(lambda: is_closed(opened[0]))
     assert "Traceback" not in caplog.text
+
+
+def test_new_connection_is_served_beside_answers(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No place is free, and no connection waits for its client."""
+    monkeypatch.setattr(connections, "SHARED_PLACES", 2)
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(client.stream("GET", "/api/live")).iter_bytes()
+            for _ in range(3)
+        ]
+        for events in streams:
+            next(events)
+        other = stack.enter_context(
+            httpx.Client(base_url=client.base_url, cookies=client.cookies, timeout=60)
+        )
+        for _ in range(2):
+            answer = other.get("/api/cells")
+            assert answer.status_code == 200
+            assert answer.content
+        for events in streams:
+            assert b"event: now" in next(events)
 
 
 @pytest.mark.usefixtures("few_places")
