@@ -3,6 +3,10 @@
 A partition is a stream, ``<topic>.<partition in hexadecimal>``, the number of a segment
 its offset. A record is confirmed by all replicas that are in sync (``acks=all``). The
 producer is idempotent and repeats a record until then: what it repeats is stored once.
+The next record is sent after that. With two on their way librdkafka takes the success
+of the second for that of the first, even if a broker has refused the first: it relies
+on brokers to refuse a gap in the producer's sequence, and those of Kafka accept one
+from a producer that they do not know yet (KAFKA-15591).
 
 Kafka deletes records by the topic's retention, whether they were read or not; a reader
 that finds some deleted reports their number. `SegmentName` grows by one: transactions
@@ -11,7 +15,7 @@ and compaction, which leave gaps, are not used.
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +48,7 @@ from service_runtime.settings import Problem, SettingsError
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 5.0
-"""Time until a record counts as not confirmed; the producer goes on repeating it."""
+"""Time until rows count as not confirmed; the producer goes on repeating them."""
 
 ROW_BYTES: Final = 400
 """Largest part of a row in a record besides topic, payload and ids."""
@@ -62,6 +66,8 @@ _REMEDIES: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "let this account write and read the topic",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic with kafka-topics.sh",
     KafkaError._UNKNOWN_TOPIC: "create the topic with kafka-topics.sh",  # noqa: SLF001
+    KafkaError._INCONSISTENT: "ingest writes what is missing: the next start reads "  # noqa: SLF001
+    "the topic",
 }
 
 
@@ -92,17 +98,20 @@ class KafkaWriter:
     Attributes:
         section: The cluster and the topic.
         ingester: Id of the ingester, the key of its records.
-        wait_s: Time until a record counts as not confirmed.
+        wait_s: Time until rows count as not confirmed.
+        monotonic_s: Clock.
     """
 
     section: KafkaSection
     ingester: str
     wait_s: float = WAIT_S
+    monotonic_s: Callable[[], float] = time.monotonic  # noqa: TID251 - no other clock
     _producer: Producer = field(init=False, repr=False)
     _waiting: Sequence[LogRow] | None = None
-    _unconfirmed: int = 0
+    _parts: list[list[LogRow]] = field(default_factory=list)
+    _is_sent: bool = False  # the first of the parts; it is not confirmed
     _size_bytes: int = 0
-    _errors: list[KafkaError] = field(default_factory=list)
+    _error: KafkaError | None = None
 
     def __post_init__(self) -> None:
         """Make the producer; it connects by itself."""
@@ -111,6 +120,8 @@ class KafkaWriter:
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": 0,  # repeats for ever
+            # A deleted topic would come back with one replica.
+            "allow.auto.create.topics": False,
             "message.max.bytes": self.section.max_record_bytes + FRAME_BYTES,
             "linger.ms": 0,
         }
@@ -136,21 +147,23 @@ class KafkaWriter:
         """
         if self._waiting is None:
             self._waiting, self._size_bytes = rows, 0
-            for part in split_rows(rows, self.section.max_record_bytes):
-                self._produce(encode_segment(part))
+            self._parts = list(split_rows(rows, self.section.max_record_bytes))
         if rows is not self._waiting:
             raise ValueError("rows that were not confirmed must be written first")
-        self._producer.flush(self.wait_s)
-        if self._errors:
-            raise refusal(self.section.topic, self._errors[0])
-        if self._unconfirmed:
-            raise LogUnavailableError(self.place, self._unconfirmed)
+        until_s = self.monotonic_s() + self.wait_s
+        while self._parts:
+            if not self._is_sent:
+                self._produce(encode_segment(self._parts[0]))
+            self._producer.flush(max(0.0, until_s - self.monotonic_s()))
+            if self._error is not None:
+                raise refusal(self.section.topic, self._error)
+            if self._is_sent:
+                raise LogUnavailableError(self.place, len(self._parts))
+            del self._parts[0]
         self._waiting = None
         return self._size_bytes
 
     def _produce(self, record: bytes) -> None:
-        self._unconfirmed += 1
-        self._size_bytes += len(record)
         try:
             self._producer.produce(
                 self.section.topic,
@@ -160,11 +173,18 @@ class KafkaWriter:
             )
         except KafkaException as error:
             raise refusal(self.section.topic, error.args[0]) from error
+        self._is_sent = True
+        self._size_bytes += len(record)
 
-    def _confirm(self, error: KafkaError | None, _record: Message) -> None:
-        if error is not None:
-            self._errors.append(error)
-        self._unconfirmed -= 1
+    def _confirm(self, error: KafkaError | None, record: Message) -> None:
+        if error is None and record.offset() is None:
+            # The library reports so what it only infers to be in the log.
+            error = KafkaError(
+                KafkaError._INCONSISTENT,  # noqa: SLF001
+                "a record was confirmed without an offset",
+            )
+        self._error = error
+        self._is_sent = error is not None
 
 
 def split_rows(rows: Sequence[LogRow], max_bytes: int) -> Iterator[list[LogRow]]:

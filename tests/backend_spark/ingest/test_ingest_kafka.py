@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from conftest import Broker, free_port, wait_until
 from ingesting import TOPIC, IngestBench, Sender, scrape, value
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
@@ -118,7 +119,7 @@ def test_nothing_is_acknowledged_while_kafka_is_away(
 def test_kill_during_a_stream_keeps_each_message_once(
     ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
 ) -> None:
-    """Two kill -9 and passing errors while messages arrive.
+    """Two kill -9 and passing errors while messages arrive, and answers take a while.
 
     As nodes do, the sender repeats what has no receipt; as systemd does, the process is
     started again if the cluster was too slow for it.
@@ -126,6 +127,7 @@ def test_kill_during_a_stream_keeps_each_message_once(
     count = 400
     process = ingester.start()
     wait_until(lambda: bool(sender.offers))
+    kafka.delay(20)  # time enough for a second request
     for seq in range(count):
         sender.send(seq, priority=1 + seq % 5)
         if seq % 50 == 0:
@@ -180,18 +182,32 @@ def test_message_too_large_for_a_record_goes_to_quarantine(
     assert len(rows[1]["payload"]) == 30_000
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            "let this account write and read the topic",
+        ),
+        (KafkaError.DUPLICATE_SEQUENCE_NUMBER, "was confirmed without an offset"),
+    ],
+)
 def test_refused_records_end_the_process_without_loss(
-    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
+    ingester: KafkaIngestBench,
+    sender: Sender,
+    kafka: KafkaCluster,
+    error: int,
+    words: str,
 ) -> None:
     """The error says what to do; the broker repeats the message to the next run."""
     process = ingester.start()
     wait_until(lambda: bool(sender.offers))
-    kafka.fail(PRODUCE, 29)
+    kafka.fail(PRODUCE, error)
     sender.send(3, priority=5)
     _, stderr = process.communicate(timeout=60)
     ingester.start()
     wait_until(lambda: sender.has_receipt(3))
 
     assert process.returncode == 70
-    assert "let this account write and read the topic" in stderr
+    assert words in stderr
     assert ingester.logged() == {3: 1}

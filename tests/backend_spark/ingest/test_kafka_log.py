@@ -75,6 +75,60 @@ def test_passing_error_is_repeated_by_the_producer(kafka: KafkaCluster) -> None:
     assert seqs(KafkaLog(section(kafka))) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "error", [KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION]
+)
+def test_refused_record_is_in_the_log_before_the_next_one(
+    kafka: KafkaCluster, error: int
+) -> None:
+    """With two on their way, the success of the second would confirm the first.
+
+    librdkafka relies on brokers that refuse a record out of sequence. Those of Kafka
+    accept one of a producer that they do not know yet; mock brokers accept any.
+    """
+    small = section(kafka, max_record_bytes=10_000)
+    rows = [row(seq, b"y" * 3_000) for seq in range(6)]
+    writer = KafkaWriter(small, "a", wait_s=30.0)
+    writer.write(rows[:1])
+    kafka.delay(100)
+    kafka.fail(PRODUCE, error)
+    writer.write(rows[1:])
+
+    assert seqs(KafkaLog(small)) == list(range(6))
+
+
+def test_slow_brokers_get_the_rest_of_a_batch_later(kafka: KafkaCluster) -> None:
+    """A call returns after the time to wait, and the next one goes on."""
+    small = section(kafka, max_record_bytes=10_000)
+    rows = [row(seq, b"y" * 3_000) for seq in range(6)]
+    writer = KafkaWriter(small, "a", wait_s=30.0)
+    writer.write([row(6)])
+    kafka.delay(300)
+    writer.wait_s = 0.5
+    missing = list[int]()
+    while True:
+        try:
+            writer.write(rows)
+            break
+        except LogUnavailableError as error:
+            missing.append(error.waiting)
+    kafka.delay(0)
+
+    assert len(missing) > 1
+    assert missing == sorted(set(missing), reverse=True)
+    assert seqs(KafkaLog(small)) == [6, *range(6)]
+
+
+def test_confirmation_without_an_offset_is_none(kafka: KafkaCluster) -> None:
+    """The library makes a success of this answer; here nothing was appended."""
+    writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
+    kafka.fail(PRODUCE, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+
+    with pytest.raises(FieldError, match=r"without an offset.*next start reads"):
+        writer.write([row(0)])
+    assert KafkaLog(section(kafka)).bounds() == {}
+
+
 def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
     """The rows count as unwritten."""
     writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
@@ -87,6 +141,9 @@ def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
 def test_missing_topic_is_an_error(kafka: KafkaCluster) -> None:
     """It is never created by the way, with one replica."""
     log = KafkaLog(section(kafka, topic="other"))
+    writer = KafkaWriter(section(kafka, topic="other"), "a", wait_s=2.0)
+    with pytest.raises(LogUnavailableError, match="got no answer for 1"):
+        writer.write([row(0)])
 
     with pytest.raises(FieldError, match=r"Unknown topic.*create the topic"):
         log.bounds()
@@ -208,6 +265,7 @@ def test_file_of_options_is_added(tmp_path: Path) -> None:
     [
         ("acks=1", r"line 1 must be name=value, and none of acks, .*got 'acks=...'"),
         ("delivery.timeout.ms=1", r"got 'delivery.timeout.ms=...'"),
+        ("delivery.report.only.error=true", r"got 'delivery.report.only.error=...'"),
         ("\npassword", r"line 2 must be .*got 'a line without ='"),
         (None, "cannot be read"),
     ],
