@@ -56,6 +56,8 @@ ROW_BYTES: Final = 400
 FRAME_BYTES: Final = 8_000
 """Largest part of a record without any row: the schema and the buffers' lengths."""
 
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+
 RECORDS_PER_TASK: Final = 20
 RECORDS_AT_ONCE: Final = 500
 POLL_S: Final = 1.0
@@ -209,9 +211,11 @@ class KafkaLog:
 
     Attributes:
         section: The cluster and the topic.
+        monotonic_s: Clock.
     """
 
     section: KafkaSection
+    monotonic_s: Callable[[], float] = time.monotonic  # noqa: TID251 - no other clock
     _consumer: Consumer | None = field(default=None, repr=False, compare=False)
     _deleted: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -308,24 +312,61 @@ class KafkaLog:
         )
 
     def _records(self, stream: str, numbers: set[int]) -> Iterator[Message]:
-        """Records of a stream; only those with the numbers."""
-        topic, last = self.section.topic, max(numbers)
-        partition = int(stream.rpartition(".")[2], 16)
-        consumer = self._open()
-        consumer.assign([TopicPartition(topic, partition, min(numbers))])
-        at, answered_s = min(numbers), time.monotonic()  # noqa: TID251 - no other clock
+        """Records of a stream; only those with the numbers.
+
+        Where some are missing it asks again, by a new connection. Those that are still
+        missing are logged and left out, as deleted ones are: a warning must not wait
+        for what is lost.
+        """
+        at, last, doubted = min(numbers), max(numbers), -1
         while at <= last:
-            count = min(last - at + 1, RECORDS_AT_ONCE)
-            for record in consumer.consume(count, POLL_S):
-                if (error := record.error()) is not None:
-                    raise self._unreadable(stream, at, error.str())
-                at = (record.offset() or 0) + 1
-                answered_s = time.monotonic()  # noqa: TID251 - no other clock
-                if at - 1 in numbers:
+            for offset, record in self._fetch(stream, at, last):
+                missing = numbers.intersection(range(at, offset))
+                if missing and at != doubted:
+                    doubted = at
+                    self._close()
+                    break
+                if missing:
+                    self._report_missing(stream, missing)
+                at = offset + 1
+                if record is not None and offset in numbers:
                     yield record
-            if time.monotonic() - answered_s > self.section.timeout_s:  # noqa: TID251
+
+    def _fetch(
+        self, stream: str, at: int, last: int
+    ) -> Iterator[tuple[int, Message | None]]:
+        """Records of a stream with their offsets.
+
+        It ends after the record `last`, or the first one after it, or with the offset
+        of the end of the stream.
+        """
+        partition = int(stream.rpartition(".")[2], 16)
+        consumer, answered_s = self._open(), self.monotonic_s()
+        consumer.assign([TopicPartition(self.section.topic, partition, at)])
+        while at <= last:
+            records = consumer.consume(min(last - at + 1, RECORDS_AT_ONCE), POLL_S)
+            for record in records:
+                error, offset = record.error(), record.offset() or 0
+                if error is not None and error.code() != _END:
+                    raise self._unreadable(stream, at, error.str())
+                is_early = offset < at if error is None else offset <= last
+                if record.partition() == partition and not is_early:
+                    at = offset + 1
+                    yield offset, record if error is None else None
+            if records:
+                answered_s = self.monotonic_s()
+            elif self.monotonic_s() - answered_s > self.section.timeout_s:
                 raise self._unreadable(stream, at, "no answer")
         consumer.unassign()
+
+    def _report_missing(self, stream: str, numbers: set[int]) -> None:
+        log.error(
+            "%s: %d records from %d on are missing: cleanup.policy of the topic must "
+            "be delete, and no program may write to it in transactions",
+            stream,
+            len(numbers),
+            min(numbers),
+        )
 
     def _unreadable(self, stream: str, at: int, cause: str) -> FieldError:
         return FieldError(
@@ -365,12 +406,19 @@ class KafkaLog:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "check.crcs": True,
+                "enable.partition.eof": True,
                 # At the end of a partition a broker would delay the next reading.
                 "fetch.wait.max.ms": 10,
             }
             with _report_options(self.section):
                 self._consumer = Consumer(options, logger=log)
         return self._consumer
+
+    def _close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
 
 def _decode(name: SegmentName, record: Message) -> pa.Table:

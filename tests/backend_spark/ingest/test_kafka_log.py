@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
 
 from backend_spark.errors import LogUnavailableError
@@ -165,6 +166,60 @@ def test_records_deleted_before_they_were_read_are_reported(
     assert caplog.text.count("2 records were deleted before they were read") == 1
     assert log.bounds() == {STREAM: (4, 5)}
     assert (log.count({}), log.count({STREAM: 4})) == (2, 1)
+
+
+class ForgetfulConsumer(Consumer):
+    """A consumer that withholds some records.
+
+    Attributes:
+        forgotten: Their offsets.
+        is_cured: Whether the next one withholds nothing.
+        made: Consumers made so far.
+    """
+
+    forgotten: ClassVar[set[int]] = set()
+    is_cured: ClassVar[bool] = True
+    made: ClassVar[int] = 0
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        type(self).made += 1
+        self.is_forgetful = self.made == 1 or not self.is_cured
+
+    def consume(self, *args: object, **options: object) -> list[Message]:
+        """Records without those that are forgotten."""
+        records = super().consume(*args, **options)
+        return [each for each in records if not self.withholds(each)]
+
+    def withholds(self, record: Message) -> bool:
+        """Whether a record is forgotten; the end of a partition never is."""
+        is_record = record.error() is None
+        return is_record and self.is_forgetful and record.offset() in self.forgotten
+
+
+@pytest.mark.parametrize("forgotten", [{0}, {2, 3}, {5}, set(range(6))])
+@pytest.mark.parametrize("is_cured", [True, False])
+def test_gap_is_read_again_and_then_reported(
+    kafka: KafkaCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    forgotten: set[int],
+    is_cured: bool,
+) -> None:
+    """At the beginning, within, at the end; with a new connection it is closed."""
+    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
+    for seq in range(6):
+        writer.write([row(seq)])
+    for name, state in (("forgotten", forgotten), ("is_cured", is_cured), ("made", 0)):
+        monkeypatch.setattr(ForgetfulConsumer, name, state)
+    monkeypatch.setattr("backend_spark.ingest.kafka_log.Consumer", ForgetfulConsumer)
+    with caplog.at_level(logging.ERROR):
+        read = seqs(log)
+    report = f"log.0: {len(forgotten)} records from {min(forgotten)} on are missing"
+
+    assert read == [seq for seq in range(6) if is_cured or seq not in forgotten]
+    assert ForgetfulConsumer.made == 2
+    assert caplog.text.count(report) == (0 if is_cured else 1)
 
 
 def test_record_that_is_no_segment_costs_itself_only(kafka: KafkaCluster) -> None:
