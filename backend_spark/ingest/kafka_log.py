@@ -141,7 +141,7 @@ class KafkaWriter:
         return self.section.max_record_bytes // 2
 
     def write(self, rows: Sequence[LogRow]) -> int:
-        """Append rows in one record or more.
+        """Append rows in one record or more; an empty record without any.
 
         Raises:
             LogUnavailableError: Not all are confirmed yet; call again with the rows.
@@ -149,7 +149,7 @@ class KafkaWriter:
         """
         if self._waiting is None:
             self._waiting, self._size_bytes = rows, 0
-            self._parts = list(split_rows(rows, self.section.max_record_bytes))
+            self._parts = [*split_rows(rows, self.section.max_record_bytes)] or [[]]
         if rows is not self._waiting:
             raise ValueError("rows that were not confirmed must be written first")
         until_s = self.monotonic_s() + self.wait_s

@@ -14,6 +14,7 @@ from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter, split_rows
 from backend_spark.ingest.kafka_settings import KafkaSection, client_options
 from backend_spark.ingest.log import check_files_are_read
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, encode_segment
+from backend_spark.tables.schemas import LOG
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings
 
@@ -128,6 +129,20 @@ def test_confirmation_without_an_offset_is_none(kafka: KafkaCluster) -> None:
     with pytest.raises(FieldError, match=r"without an offset.*next start reads"):
         writer.write([row(0)])
     assert KafkaLog(section(kafka)).bounds() == {}
+
+
+def test_record_without_rows_is_a_segment_without_rows(kafka: KafkaCluster) -> None:
+    """Readers pass it."""
+    writer, log = (
+        KafkaWriter(section(kafka), "a", wait_s=30.0),
+        KafkaLog(section(kafka)),
+    )
+    size_bytes = writer.write([])
+    (table,) = log.read(log.between({}, {STREAM: 0}))
+
+    assert log.bounds() == {STREAM: (0, 0)}
+    assert (table.num_rows, table.schema) == (0, LOG)
+    assert size_bytes > 0
 
 
 def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
