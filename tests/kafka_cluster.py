@@ -54,6 +54,14 @@ class KafkaCluster:
         """Answer the next requests of one kind with an error."""
         self._run(f"fail {api_key} {error} {count}")
 
+    def forgive(self, api_key: int) -> None:
+        """Answer the requests of one kind without those errors again."""
+        self._run(f"forgive {api_key}")
+
+    def delay(self, milliseconds: int) -> None:
+        """Answer each request this long after it arrived."""
+        self._run(f"delay {milliseconds}")
+
     def _run(self, command: str) -> None:
         self._stdin.write(f"{command}\n")
         self._stdin.flush()
@@ -153,6 +161,11 @@ def _run(library: ctypes.CDLL, cluster: ctypes.c_void_p, words: list[str]) -> in
             answer = library.rd_kafka_mock_broker_set_up(cluster, 1)
         case "down", []:
             answer = library.rd_kafka_mock_broker_set_down(cluster, 1)
+        case "delay", [milliseconds]:
+            answer = library.rd_kafka_mock_broker_set_rtt(cluster, 1, milliseconds)
+        case "forgive", [api_key]:
+            library.rd_kafka_mock_clear_request_errors(cluster, ctypes.c_int16(api_key))
+            answer = 0
         case "fail", [api_key, error, count]:
             library.rd_kafka_mock_push_request_errors_array(
                 cluster,

@@ -3,6 +3,10 @@
 A partition is a stream, ``<topic>.<partition in hexadecimal>``, the number of a segment
 its offset. A record is confirmed by all replicas that are in sync (``acks=all``). The
 producer is idempotent and repeats a record until then: what it repeats is stored once.
+The next record is sent after that. With two on their way librdkafka takes the success
+of the second for that of the first, even if a broker has refused the first: it relies
+on brokers to refuse a gap in the producer's sequence, and those of Kafka accept one
+from a producer that they do not know yet (KAFKA-15591).
 
 Kafka deletes records by the topic's retention, whether they were read or not; a reader
 that finds some deleted reports their number. `SegmentName` grows by one: transactions
@@ -11,7 +15,7 @@ and compaction, which leave gaps, are not used.
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,13 +48,15 @@ from service_runtime.settings import Problem, SettingsError
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 5.0
-"""Time until a record counts as not confirmed; the producer goes on repeating it."""
+"""Time until rows count as not confirmed; the producer goes on repeating them."""
 
 ROW_BYTES: Final = 400
 """Largest part of a row in a record besides topic, payload and ids."""
 
 FRAME_BYTES: Final = 8_000
 """Largest part of a record without any row: the schema and the buffers' lengths."""
+
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 RECORDS_PER_TASK: Final = 20
 RECORDS_AT_ONCE: Final = 500
@@ -62,6 +68,8 @@ _REMEDIES: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "let this account write and read the topic",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic with kafka-topics.sh",
     KafkaError._UNKNOWN_TOPIC: "create the topic with kafka-topics.sh",  # noqa: SLF001
+    KafkaError._INCONSISTENT: "ingest writes what is missing: the next start reads "  # noqa: SLF001
+    "the topic",
 }
 
 
@@ -92,17 +100,20 @@ class KafkaWriter:
     Attributes:
         section: The cluster and the topic.
         ingester: Id of the ingester, the key of its records.
-        wait_s: Time until a record counts as not confirmed.
+        wait_s: Time until rows count as not confirmed.
+        monotonic_s: Clock.
     """
 
     section: KafkaSection
     ingester: str
     wait_s: float = WAIT_S
+    monotonic_s: Callable[[], float] = time.monotonic  # noqa: TID251 - no other clock
     _producer: Producer = field(init=False, repr=False)
     _waiting: Sequence[LogRow] | None = None
-    _unconfirmed: int = 0
+    _parts: list[list[LogRow]] = field(default_factory=list)
+    _is_sent: bool = False  # the first of the parts; it is not confirmed
     _size_bytes: int = 0
-    _errors: list[KafkaError] = field(default_factory=list)
+    _error: KafkaError | None = None
 
     def __post_init__(self) -> None:
         """Make the producer; it connects by itself."""
@@ -111,6 +122,8 @@ class KafkaWriter:
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": 0,  # repeats for ever
+            # A deleted topic would come back with one replica.
+            "allow.auto.create.topics": False,
             "message.max.bytes": self.section.max_record_bytes + FRAME_BYTES,
             "linger.ms": 0,
         }
@@ -128,7 +141,7 @@ class KafkaWriter:
         return self.section.max_record_bytes // 2
 
     def write(self, rows: Sequence[LogRow]) -> int:
-        """Append rows in one record or more.
+        """Append rows in one record or more; an empty record without any.
 
         Raises:
             LogUnavailableError: Not all are confirmed yet; call again with the rows.
@@ -136,21 +149,23 @@ class KafkaWriter:
         """
         if self._waiting is None:
             self._waiting, self._size_bytes = rows, 0
-            for part in split_rows(rows, self.section.max_record_bytes):
-                self._produce(encode_segment(part))
+            self._parts = [*split_rows(rows, self.section.max_record_bytes)] or [[]]
         if rows is not self._waiting:
             raise ValueError("rows that were not confirmed must be written first")
-        self._producer.flush(self.wait_s)
-        if self._errors:
-            raise refusal(self.section.topic, self._errors[0])
-        if self._unconfirmed:
-            raise LogUnavailableError(self.place, self._unconfirmed)
+        until_s = self.monotonic_s() + self.wait_s
+        while self._parts:
+            if not self._is_sent:
+                self._produce(encode_segment(self._parts[0]))
+            self._producer.flush(max(0.0, until_s - self.monotonic_s()))
+            if self._error is not None:
+                raise refusal(self.section.topic, self._error)
+            if self._is_sent:
+                raise LogUnavailableError(self.place, len(self._parts))
+            del self._parts[0]
         self._waiting = None
         return self._size_bytes
 
     def _produce(self, record: bytes) -> None:
-        self._unconfirmed += 1
-        self._size_bytes += len(record)
         try:
             self._producer.produce(
                 self.section.topic,
@@ -160,11 +175,18 @@ class KafkaWriter:
             )
         except KafkaException as error:
             raise refusal(self.section.topic, error.args[0]) from error
+        self._is_sent = True
+        self._size_bytes += len(record)
 
-    def _confirm(self, error: KafkaError | None, _record: Message) -> None:
-        if error is not None:
-            self._errors.append(error)
-        self._unconfirmed -= 1
+    def _confirm(self, error: KafkaError | None, record: Message) -> None:
+        if error is None and record.offset() is None:
+            # The library reports so what it only infers to be in the log.
+            error = KafkaError(
+                KafkaError._INCONSISTENT,  # noqa: SLF001
+                "a record was confirmed without an offset",
+            )
+        self._error = error
+        self._is_sent = error is not None
 
 
 def split_rows(rows: Sequence[LogRow], max_bytes: int) -> Iterator[list[LogRow]]:
@@ -189,9 +211,11 @@ class KafkaLog:
 
     Attributes:
         section: The cluster and the topic.
+        monotonic_s: Clock.
     """
 
     section: KafkaSection
+    monotonic_s: Callable[[], float] = time.monotonic  # noqa: TID251 - no other clock
     _consumer: Consumer | None = field(default=None, repr=False, compare=False)
     _deleted: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -288,24 +312,61 @@ class KafkaLog:
         )
 
     def _records(self, stream: str, numbers: set[int]) -> Iterator[Message]:
-        """Records of a stream; only those with the numbers."""
-        topic, last = self.section.topic, max(numbers)
-        partition = int(stream.rpartition(".")[2], 16)
-        consumer = self._open()
-        consumer.assign([TopicPartition(topic, partition, min(numbers))])
-        at, answered_s = min(numbers), time.monotonic()  # noqa: TID251 - no other clock
+        """Records of a stream; only those with the numbers.
+
+        Where some are missing it asks again, by a new connection. Those that are still
+        missing are logged and left out, as deleted ones are: a warning must not wait
+        for what is lost.
+        """
+        at, last, doubted = min(numbers), max(numbers), -1
         while at <= last:
-            count = min(last - at + 1, RECORDS_AT_ONCE)
-            for record in consumer.consume(count, POLL_S):
-                if (error := record.error()) is not None:
-                    raise self._unreadable(stream, at, error.str())
-                at = (record.offset() or 0) + 1
-                answered_s = time.monotonic()  # noqa: TID251 - no other clock
-                if at - 1 in numbers:
+            for offset, record in self._fetch(stream, at, last):
+                missing = numbers.intersection(range(at, offset))
+                if missing and at != doubted:
+                    doubted = at
+                    self._close()
+                    break
+                if missing:
+                    self._report_missing(stream, missing)
+                at = offset + 1
+                if record is not None and offset in numbers:
                     yield record
-            if time.monotonic() - answered_s > self.section.timeout_s:  # noqa: TID251
+
+    def _fetch(
+        self, stream: str, at: int, last: int
+    ) -> Iterator[tuple[int, Message | None]]:
+        """Records of a stream with their offsets.
+
+        It ends after the record `last`, or the first one after it, or with the offset
+        of the end of the stream.
+        """
+        partition = int(stream.rpartition(".")[2], 16)
+        consumer, answered_s = self._open(), self.monotonic_s()
+        consumer.assign([TopicPartition(self.section.topic, partition, at)])
+        while at <= last:
+            records = consumer.consume(min(last - at + 1, RECORDS_AT_ONCE), POLL_S)
+            for record in records:
+                error, offset = record.error(), record.offset() or 0
+                if error is not None and error.code() != _END:
+                    raise self._unreadable(stream, at, error.str())
+                is_early = offset < at if error is None else offset <= last
+                if record.partition() == partition and not is_early:
+                    at = offset + 1
+                    yield offset, record if error is None else None
+            if records:
+                answered_s = self.monotonic_s()
+            elif self.monotonic_s() - answered_s > self.section.timeout_s:
                 raise self._unreadable(stream, at, "no answer")
         consumer.unassign()
+
+    def _report_missing(self, stream: str, numbers: set[int]) -> None:
+        log.error(
+            "%s: %d records from %d on are missing: cleanup.policy of the topic must "
+            "be delete, and no program may write to it in transactions",
+            stream,
+            len(numbers),
+            min(numbers),
+        )
 
     def _unreadable(self, stream: str, at: int, cause: str) -> FieldError:
         return FieldError(
@@ -345,12 +406,19 @@ class KafkaLog:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "check.crcs": True,
+                "enable.partition.eof": True,
                 # At the end of a partition a broker would delay the next reading.
                 "fetch.wait.max.ms": 10,
             }
             with _report_options(self.section):
                 self._consumer = Consumer(options, logger=log)
         return self._consumer
+
+    def _close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
 
 def _decode(name: SegmentName, record: Message) -> pa.Table:

@@ -23,8 +23,9 @@ _OURS: Final = {
     "enable.idempotence",
     "message.timeout.ms",
     "delivery.timeout.ms",
+    "delivery.report.only.error",
 }
-"""Options on which the promise of a receipt rests, with their other names."""
+"""Options on which receipts rest, with their other names."""
 
 MIN_RECORD_BYTES: Final = 10_000
 

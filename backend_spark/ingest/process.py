@@ -133,8 +133,12 @@ class IngestHandler(BaseConnectionHandler):
 class IngestLog(Protocol):
     """What an ingester does with its log besides appending."""
 
-    def prepare(self, ingester: str) -> None:
-        """Repair what an earlier run left; call it under the ingester's lock."""
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        """Settle what an earlier run left; call it under the ingester's lock.
+
+        Returns:
+            False if stopped before that was possible.
+        """
 
     def read_ids(self, ids: MessageIdSet) -> None:
         """Add the ids of messages that are new in the log."""
@@ -150,11 +154,13 @@ class SegmentFolder:
 
     folder: Path
 
-    def prepare(self, ingester: str) -> None:
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        beat()
         if removed := remove_unfinished(self.folder, ingester):
             log.info("removed %d unfinished segments of earlier runs", removed)
         # An earlier run may have been killed between linking and fsyncing a segment.
         fsync_folder(self.folder)
+        return True
 
     def read_ids(self, ids: MessageIdSet) -> None:
         ids.read_new_segments(self.folder)
@@ -167,12 +173,21 @@ class KafkaTopic:
     Attributes:
         messages: The log.
         replicas: Gives the number of brokers that have each record.
+        writer: Appends to the topic.
+        append_retry: Retries while the brokers do not answer.
     """
 
     messages: MessageLog
     replicas: Callable[[], int]
+    writer: LogWriter
+    append_retry: AppendRetry
 
-    def prepare(self, ingester: str) -> None:
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        """Append an empty record, and wait until it is confirmed.
+
+        Brokers show a record when all replicas have it. What an earlier run sent, and
+        some do not have yet, is before this one: its ids are seen from then on.
+        """
         replicas = self.replicas()
         log.info("%s writes to Kafka, %d replicas", ingester, replicas)
         if replicas == 1:
@@ -180,6 +195,7 @@ class KafkaTopic:
                 "kafka.topic must have 2 replicas or more, got 1: a receipt rests on "
                 "one broker; create it with --replication-factor 3"
             )
+        return self.append_retry.append(self.writer, [], beat) is not None
 
     def read_ids(self, ids: MessageIdSet) -> None:
         ids.read_new_rows(self.messages)
@@ -219,9 +235,8 @@ class IngestService:
             SegmentError: A file of ids is damaged.
             SettingsError: The address for Prometheus cannot be used.
         """
-        if not self._wait_for_lock():
+        if not self._wait_for_lock() or not self._prepare():
             return
-        self.log.prepare(self.loop.name)
         self._catch_up()
         servers = self.open_metrics()
         for server in servers:
@@ -266,6 +281,10 @@ class IngestService:
                 self._catch_up()
 
             return self.lock.acquire(beat_and_catch_up)
+
+    def _prepare(self) -> bool:
+        with self.connection.watchdog.watch_loop("prepare", SILENCE_S) as beat:
+            return self.log.prepare(self.loop.name, partial(self._beat, beat))
 
     def _catch_up(self) -> None:
         self.log.read_ids(self.loop.logged_ids)
@@ -360,7 +379,7 @@ def _make_process(
         link,
         ingest,
         inbox,
-        _make_ingest_log(settings),
+        _make_ingest_log(settings, ingest),
         _make_retentions(settings, scored),
         turn,
         partial(make_metrics_servers, settings.metrics, measures.collect, settings.tls),
@@ -418,14 +437,14 @@ def _make_ingester(
     )
 
 
-def _make_ingest_log(settings: BackendSettings) -> IngestLog:
+def _make_ingest_log(settings: BackendSettings, ingest: IngestLoop) -> IngestLog:
     if settings.kafka.servers is None:
         return SegmentFolder(Path(settings.backend.data) / LOG_FOLDER)
     require_kafka_library()
     from backend_spark.ingest.kafka_log import KafkaLog  # noqa: PLC0415 - optional
 
     messages = KafkaLog(settings.kafka)
-    return KafkaTopic(messages, messages.replicas)
+    return KafkaTopic(messages, messages.replicas, ingest.writer, ingest.append_retry)
 
 
 def _make_writer(settings: BackendSettings, stream: str) -> LogWriter:

@@ -476,7 +476,8 @@ def _rows(table: pa.Table) -> list[LogRow]:
 def _table(rows: Sequence[LogRow]) -> pa.Table:
     payload_sums = [zlib.crc32(row.payload) for row in rows]
     row_sums = [_row_sum(row) for row in rows]
-    columns = (*zip(*rows, strict=True), payload_sums, row_sums)
+    values = zip(*rows, strict=True) if rows else ([] for _ in LogRow._fields)
+    columns = (*values, payload_sums, row_sums)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SEGMENT, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SEGMENT)
 

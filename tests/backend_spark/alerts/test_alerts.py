@@ -304,7 +304,9 @@ def data_and_writer(
         return data, SegmentWriter(data.folder / "log", "i.0a")
     kafka: KafkaCluster = request.getfixturevalue("kafka")
     data = make_data(f'[kafka]\nservers = "{kafka.servers}"\n')
-    return data, KafkaWriter(data.settings.kafka, "i", wait_s=30.0)
+    writer = KafkaWriter(data.settings.kafka, "i", wait_s=30.0)
+    writer.write([])  # as ingest does at its start
+    return data, writer
 
 
 def test_process_killed_repeatedly_writes_each_alert_once(

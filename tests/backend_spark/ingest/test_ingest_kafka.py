@@ -4,19 +4,25 @@ The brokers of Kafka are librdkafka's mock brokers in a process of their own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from conftest import Broker, free_port, wait_until
 from ingesting import TOPIC, IngestBench, Sender, scrape, value
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
 
-from backend_spark.ingest.kafka_log import KafkaLog
+from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest.ingester import AppendRetry
+from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter
 from backend_spark.ingest.kafka_settings import KafkaSection
 from backend_spark.ingest.log import end_of
-from backend_spark.ingest.segment_log import list_segments, read_segments
+from backend_spark.ingest.process import KafkaTopic
+from backend_spark.ingest.segment_log import LogRow, list_segments, read_segments
+from service_runtime.watchdog import no_heartbeat
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
@@ -85,6 +91,61 @@ def test_message_is_in_kafka_when_its_receipt_arrives(
     assert list_segments(ingester.log) == []
 
 
+class LaggingKafka(KafkaWriter):
+    """A writer to a cluster that shows a record only when the next is confirmed.
+
+    Where a replica was slow, readers do not see yet what an earlier run sent.
+    """
+
+    def write(self, rows: Sequence[LogRow]) -> int:
+        """Make the earlier record visible, then append rows."""
+        earlier = LogRow(1, TOPIC, b"", "node-1", "b", 7, 1)
+        KafkaWriter(self.section, self.ingester, wait_s=60.0).write([earlier])
+        return super().write(rows)
+
+
+def test_start_knows_the_ids_of_records_that_were_on_their_way(
+    kafka: KafkaCluster,
+) -> None:
+    """Those of a run that was killed before the replicas had them."""
+    section = KafkaSection(servers=kafka.servers, topic=LOG_TOPIC)
+    writer, log = LaggingKafka(section, "ingest-0", wait_s=60.0), KafkaLog(section)
+    topic = KafkaTopic(log, log.replicas, writer, AppendRetry(lambda _: False))
+    ids = MessageIdSet()
+    is_ready = topic.prepare("ingest-0", no_heartbeat)
+    topic.read_ids(ids)
+
+    assert is_ready
+    assert MessageId("node-1", "b", 7) in ids
+
+
+def test_start_waits_until_records_are_confirmed(
+    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
+) -> None:
+    """It acknowledges nothing before, as it could not know all ids; a stop ends it."""
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    process.terminate()
+    process.wait(60)
+    sender.offers.clear()
+    kafka.fail(PRODUCE, KafkaError.NOT_ENOUGH_REPLICAS, 10_000)
+    sender.send(1, priority=5)
+    process = ingester.start()
+    assert process.stderr is not None
+    while "got no answer for 1" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=60)
+    offers = list(sender.offers)
+    kafka.forgive(PRODUCE)
+    ingester.start()
+    wait_until(lambda: sender.has_receipt(1))
+
+    assert process.returncode == 0
+    assert offers == []
+    assert ingester.logged() == {1: 1}
+
+
 def test_nothing_is_acknowledged_while_kafka_is_away(
     ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster, port: int
 ) -> None:
@@ -110,7 +171,7 @@ def test_nothing_is_acknowledged_while_kafka_is_away(
     assert "got no answer for 1" in stderr
     assert "nothing is acknowledged until there is an answer" in stderr
     assert not has_receipt
-    assert (up, has_log_metrics) == ((0, 1), False)
+    assert (up, has_log_metrics) == ((0, 2), False)  # one of the start
     assert before == {1: 1}
     assert ingester.logged() == {1: 1, 2: 1}
 
@@ -118,7 +179,7 @@ def test_nothing_is_acknowledged_while_kafka_is_away(
 def test_kill_during_a_stream_keeps_each_message_once(
     ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
 ) -> None:
-    """Two kill -9 and passing errors while messages arrive.
+    """Two kill -9 and passing errors while messages arrive, and answers take a while.
 
     As nodes do, the sender repeats what has no receipt; as systemd does, the process is
     started again if the cluster was too slow for it.
@@ -126,6 +187,7 @@ def test_kill_during_a_stream_keeps_each_message_once(
     count = 400
     process = ingester.start()
     wait_until(lambda: bool(sender.offers))
+    kafka.delay(20)  # time enough for a second request
     for seq in range(count):
         sender.send(seq, priority=1 + seq % 5)
         if seq % 50 == 0:
@@ -180,18 +242,32 @@ def test_message_too_large_for_a_record_goes_to_quarantine(
     assert len(rows[1]["payload"]) == 30_000
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            "let this account write and read the topic",
+        ),
+        (KafkaError.DUPLICATE_SEQUENCE_NUMBER, "was confirmed without an offset"),
+    ],
+)
 def test_refused_records_end_the_process_without_loss(
-    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
+    ingester: KafkaIngestBench,
+    sender: Sender,
+    kafka: KafkaCluster,
+    error: int,
+    words: str,
 ) -> None:
     """The error says what to do; the broker repeats the message to the next run."""
     process = ingester.start()
     wait_until(lambda: bool(sender.offers))
-    kafka.fail(PRODUCE, 29)
+    kafka.fail(PRODUCE, error)
     sender.send(3, priority=5)
     _, stderr = process.communicate(timeout=60)
     ingester.start()
     wait_until(lambda: sender.has_receipt(3))
 
     assert process.returncode == 70
-    assert "let this account write and read the topic" in stderr
+    assert words in stderr
     assert ingester.logged() == {3: 1}

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
 
 from backend_spark.errors import LogUnavailableError
@@ -13,6 +14,7 @@ from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter, split_rows
 from backend_spark.ingest.kafka_settings import KafkaSection, client_options
 from backend_spark.ingest.log import check_files_are_read
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, encode_segment
+from backend_spark.tables.schemas import LOG
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings
 
@@ -75,6 +77,74 @@ def test_passing_error_is_repeated_by_the_producer(kafka: KafkaCluster) -> None:
     assert seqs(KafkaLog(section(kafka))) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "error", [KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION]
+)
+def test_refused_record_is_in_the_log_before_the_next_one(
+    kafka: KafkaCluster, error: int
+) -> None:
+    """With two on their way, the success of the second would confirm the first.
+
+    librdkafka relies on brokers that refuse a record out of sequence. Those of Kafka
+    accept one of a producer that they do not know yet; mock brokers accept any.
+    """
+    small = section(kafka, max_record_bytes=10_000)
+    rows = [row(seq, b"y" * 3_000) for seq in range(6)]
+    writer = KafkaWriter(small, "a", wait_s=30.0)
+    writer.write(rows[:1])
+    kafka.delay(100)
+    kafka.fail(PRODUCE, error)
+    writer.write(rows[1:])
+
+    assert seqs(KafkaLog(small)) == list(range(6))
+
+
+def test_slow_brokers_get_the_rest_of_a_batch_later(kafka: KafkaCluster) -> None:
+    """A call returns after the time to wait, and the next one goes on."""
+    small = section(kafka, max_record_bytes=10_000)
+    rows = [row(seq, b"y" * 3_000) for seq in range(6)]
+    writer = KafkaWriter(small, "a", wait_s=30.0)
+    writer.write([row(6)])
+    kafka.delay(300)
+    writer.wait_s = 0.5
+    missing = list[int]()
+    while True:
+        try:
+            writer.write(rows)
+            break
+        except LogUnavailableError as error:
+            missing.append(error.waiting)
+    kafka.delay(0)
+
+    assert len(missing) > 1
+    assert missing == sorted(set(missing), reverse=True)
+    assert seqs(KafkaLog(small)) == [6, *range(6)]
+
+
+def test_confirmation_without_an_offset_is_none(kafka: KafkaCluster) -> None:
+    """The library makes a success of this answer; here nothing was appended."""
+    writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
+    kafka.fail(PRODUCE, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+
+    with pytest.raises(FieldError, match=r"without an offset.*next start reads"):
+        writer.write([row(0)])
+    assert KafkaLog(section(kafka)).bounds() == {}
+
+
+def test_record_without_rows_is_a_segment_without_rows(kafka: KafkaCluster) -> None:
+    """Readers pass it."""
+    writer, log = (
+        KafkaWriter(section(kafka), "a", wait_s=30.0),
+        KafkaLog(section(kafka)),
+    )
+    size_bytes = writer.write([])
+    (table,) = log.read(log.between({}, {STREAM: 0}))
+
+    assert log.bounds() == {STREAM: (0, 0)}
+    assert (table.num_rows, table.schema) == (0, LOG)
+    assert size_bytes > 0
+
+
 def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
     """The rows count as unwritten."""
     writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
@@ -87,6 +157,9 @@ def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
 def test_missing_topic_is_an_error(kafka: KafkaCluster) -> None:
     """It is never created by the way, with one replica."""
     log = KafkaLog(section(kafka, topic="other"))
+    writer = KafkaWriter(section(kafka, topic="other"), "a", wait_s=2.0)
+    with pytest.raises(LogUnavailableError, match="got no answer for 1"):
+        writer.write([row(0)])
 
     with pytest.raises(FieldError, match=r"Unknown topic.*create the topic"):
         log.bounds()
@@ -108,6 +181,60 @@ def test_records_deleted_before_they_were_read_are_reported(
     assert caplog.text.count("2 records were deleted before they were read") == 1
     assert log.bounds() == {STREAM: (4, 5)}
     assert (log.count({}), log.count({STREAM: 4})) == (2, 1)
+
+
+class ForgetfulConsumer(Consumer):
+    """A consumer that withholds some records.
+
+    Attributes:
+        forgotten: Their offsets.
+        is_cured: Whether the next one withholds nothing.
+        made: Consumers made so far.
+    """
+
+    forgotten: ClassVar[set[int]] = set()
+    is_cured: ClassVar[bool] = True
+    made: ClassVar[int] = 0
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        type(self).made += 1
+        self.is_forgetful = self.made == 1 or not self.is_cured
+
+    def consume(self, *args: object, **options: object) -> list[Message]:
+        """Records without those that are forgotten."""
+        records = super().consume(*args, **options)
+        return [each for each in records if not self.withholds(each)]
+
+    def withholds(self, record: Message) -> bool:
+        """Whether a record is forgotten; the end of a partition never is."""
+        is_record = record.error() is None
+        return is_record and self.is_forgetful and record.offset() in self.forgotten
+
+
+@pytest.mark.parametrize("forgotten", [{0}, {2, 3}, {5}, set(range(6))])
+@pytest.mark.parametrize("is_cured", [True, False])
+def test_gap_is_read_again_and_then_reported(
+    kafka: KafkaCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    forgotten: set[int],
+    is_cured: bool,
+) -> None:
+    """At the beginning, within, at the end; with a new connection it is closed."""
+    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
+    for seq in range(6):
+        writer.write([row(seq)])
+    for name, state in (("forgotten", forgotten), ("is_cured", is_cured), ("made", 0)):
+        monkeypatch.setattr(ForgetfulConsumer, name, state)
+    monkeypatch.setattr("backend_spark.ingest.kafka_log.Consumer", ForgetfulConsumer)
+    with caplog.at_level(logging.ERROR):
+        read = seqs(log)
+    report = f"log.0: {len(forgotten)} records from {min(forgotten)} on are missing"
+
+    assert read == [seq for seq in range(6) if is_cured or seq not in forgotten]
+    assert ForgetfulConsumer.made == 2
+    assert caplog.text.count(report) == (0 if is_cured else 1)
 
 
 def test_record_that_is_no_segment_costs_itself_only(kafka: KafkaCluster) -> None:
@@ -208,6 +335,7 @@ def test_file_of_options_is_added(tmp_path: Path) -> None:
     [
         ("acks=1", r"line 1 must be name=value, and none of acks, .*got 'acks=...'"),
         ("delivery.timeout.ms=1", r"got 'delivery.timeout.ms=...'"),
+        ("delivery.report.only.error=true", r"got 'delivery.report.only.error=...'"),
         ("\npassword", r"line 2 must be .*got 'a line without ='"),
         (None, "cannot be read"),
     ],

@@ -45,6 +45,7 @@ class KafkaJob:
 
     def write(self, *steps: int, ingester: str = "ingest-0") -> None:
         writer = KafkaWriter(self.settings.kafka, ingester, wait_s=30.0)
+        writer.write([])  # as ingest does at its start
         for step in steps:
             writer.write([message(step)])
 
@@ -85,9 +86,12 @@ def test_messages_are_read_once_and_continued_from_the_tables(
     shutil.rmtree(kafka_job.data / "checkpoints")
     kafka_job.write(5)
     kafka_job.run()
+    kafka_job.write()
+    kafka_job.run()
 
     assert (first, left) == (dict.fromkeys(range(5), 1), 0)
     assert kafka_job.counts() == dict.fromkeys(range(6), 1)
+    assert kafka_job.unscored() == 0
 
 
 @pytest.mark.long
