@@ -424,6 +424,7 @@ def _leased_queue(node: NodeSettings) -> Queue:
         lambda spare: open_queue(node, durability, spare),
         Path(section.path),
         Path(memory, f"queue-{node.settings.node.id}"),
+        Path(state) if (state := os.environ.get("STATE_DIRECTORY")) else None,
     )
 
 

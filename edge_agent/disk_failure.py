@@ -1,7 +1,8 @@
 """Reports of a node whose disk cannot be written.
 
 A worn SD card becomes read-only. The node goes on with messages in memory
-(`edge_agent.queue.spare`), until somebody replaces the card.
+(`edge_agent.queue.spare`), until somebody replaces the card, or corrects `queue.path`
+if that is at fault.
 """
 
 from collections.abc import Callable
@@ -72,4 +73,5 @@ class DiskReports:
 
 
 def _reason(stats: QueueStats) -> Reason:
-    return Reason(ReasonCode.DISK_FAILED, count=stats.unstored)
+    code = ReasonCode.QUEUE_MISPLACED if stats.is_misplaced else ReasonCode.DISK_FAILED
+    return Reason(code, count=stats.unstored)

@@ -7,6 +7,7 @@ back by an hour it would wait for an hour, after a step forward list every misse
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -261,7 +262,9 @@ class SamplingLoop:
         self._is_stopped = False
         self._scheduler_beat: Heartbeat = no_heartbeat
         warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
-        self._limit_s = DEADLINE_S + warm_up_s + MAX_STORE_S
+        lines = Counter(s.line for s in self._sensors if s.line is not None)
+        turns = max(lines.values(), default=1)  # each sensor of a line in its turn
+        self._limit_s = turns * DEADLINE_S + warm_up_s + MAX_STORE_S
         self._mode = SamplingMode()
         self._battery_v: float | None = None
         self._mode_lock = threading.Lock()

@@ -1,13 +1,16 @@
 """Sensor reader: concurrent reads with deadline, retry and back-off, and quality flags.
 
-A sensor that hangs or fails does not affect the others. Its health is reported when
-it changes. A doubtful reading gets the label ``qc``; none is dropped here, because a
-high value that fails a plausibility test may be the landslide.
+A sensor that hangs or fails does not affect the others. Probes on one serial line are
+read one after the other: those that wait do not hang as long as others on it are read.
+The health of a sensor is reported when it changes. A doubtful reading gets the label
+``qc``; none is dropped here, because a high value that fails a plausibility test may be
+the landslide.
 
 Source: QARTOD flags as in ioos_qc (gross range, rate of change, flat line).
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +97,8 @@ class QualityFlagger:
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 30.0
-"""A tilt burst takes 16 s; a sensor that needs longer hangs."""
+"""A tilt burst takes 16 s; a sensor that needs longer hangs. On a line that sensors
+share, the time counts from the last one that was read there."""
 
 FAILURES_BEFORE_BACKOFF = 3
 MIN_BACKOFF_S = 30.0
@@ -156,6 +160,7 @@ class SensorReader:
         self._mono_s = mono_s
         self._manner = policy or ReadPolicy()
         self._deciding = threading.Lock()
+        self._line_read_s: dict[str, float] = {}
         self._health = {
             sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
             for sensor in sensors
@@ -187,14 +192,21 @@ class SensorReader:
             threads.append((sensor, thread))
         began_s = self._mono_s()
         for sensor, thread in threads:
-            left_s = (
-                began_s + self._manner.deadline_s + sensor.warm_up_s - self._mono_s()
-            )
-            thread.join(max(0.0, left_s))
+            self._join(thread, sensor, began_s)
             with self._deciding:
                 if sensor.name not in results:
                     results[sensor.name] = self._hangs(sensor)
         return [r for sensor in sensors for r in results.get(sensor.name, [])]
+
+    def _join(self, thread: threading.Thread, sensor: Sensor, began_s: float) -> None:
+        """Wait for a reading until its deadline, or that after another on its line."""
+        from_s, last_s = began_s, -math.inf
+        while thread.is_alive() and from_s > last_s:
+            due_s = from_s + self._manner.deadline_s + sensor.warm_up_s
+            thread.join(max(0.0, due_s - self._mono_s()))
+            last_s = from_s
+            if sensor.line is not None:
+                from_s = max(from_s, self._line_read_s.get(sensor.line, from_s))
 
     @property
     def problems(self) -> dict[str, str]:
@@ -221,6 +233,8 @@ class SensorReader:
                 readings, error = [], caught
             # Either this thread or the deadline decides, and the other one keeps to it.
             with self._deciding:
+                if sensor.line is not None:
+                    self._line_read_s[sensor.line] = self._mono_s()
                 if sensor.name in results:
                     health.is_hanging = False  # the deadline is over: drop the result
                 elif error is not None:

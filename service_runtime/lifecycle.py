@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Final, Protocol
 
 from service_runtime.settings import SettingsError
@@ -52,15 +52,26 @@ def log_to_stderr(verbose: bool = False) -> None:
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
-def exit_on_thread_error() -> None:
-    """Exit when any thread raises an unexpected exception.
+def exit_on_thread_error(
+    known: Mapping[type[Exception], int] = MappingProxyType({}),
+) -> None:
+    """Exit when any thread raises an exception that it does not handle.
 
     The service manager restarts the process, and every store is durable. A process
     that continued without one of its loops would only look healthy.
+
+    Args:
+        known: Exit status by class of errors whose message says what to do; they are
+            logged without a traceback.
     """
 
     def hook(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread else "a thread"
+        for kind, status in known.items():
+            if isinstance(args.exc_value, kind):
+                log.critical("%s", args.exc_value)
+                logging.shutdown()
+                os._exit(status)
         log.critical(
             "unknown error in %s: ending, to be started again",
             name,

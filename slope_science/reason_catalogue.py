@@ -531,6 +531,16 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             "メモリーカードを交換してください"
         ),
     ),
+    ReasonCode.QUEUE_MISPLACED: SentenceTemplates(
+        en=(
+            "queue.path cannot be written, {count} message{count_s} in memory only so "
+            "far: correct it or the owner of its folder"
+        ),
+        ja=(
+            "送信待ちのファイルに書き込めません（これまでに {count} 件が未保存）："
+            "設定またはフォルダーの所有者を直してください"
+        ),
+    ),
     ReasonCode.TEXT: SentenceTemplates(en="{text}", ja="{text}"),
 }
 """Templates of each code."""

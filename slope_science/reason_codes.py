@@ -131,6 +131,7 @@ class ReasonCode(StrEnum):
     RAIN_NOT_COUNTED = "rain_not_counted"
     SAFE_MODE = "safe_mode"
     DISK_FAILED = "disk_failed"
+    QUEUE_MISPLACED = "queue_misplaced"
 
     # a sentence of a person, or of a program without codes
     TEXT = "text"
@@ -412,6 +413,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RAIN_NOT_COUNTED: (_general("rain_mm"),),
     ReasonCode.SAFE_MODE: (_whole("mistakes"),),
     ReasonCode.DISK_FAILED: (_whole("count"),),
+    ReasonCode.QUEUE_MISPLACED: (_whole("count"),),
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""

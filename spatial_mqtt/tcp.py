@@ -5,8 +5,9 @@ import os
 import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 MAX_UNSENT_BYTES: Final = 4096
@@ -26,7 +27,11 @@ TCP_INFO: Final = struct.Struct("=2xB5xI")
 """Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
 
 LINGER: Final = struct.Struct("=ii")
-CONNECT_POLL_S: Final = 0.1
+CONNECT_POLL_S: Final = 0.125
+
+NEXT_ADDRESS_S: Final = 0.25
+"""How long one address of a name may be silent before the next is requested too, as
+RFC 8305 recommends: a network may have IPv6 addresses that lead nowhere."""
 
 REQUEST_AGAIN_S: Final = 2.0
 """Interval of further requests for an urgent connection. Linux repeats a request after
@@ -50,7 +55,7 @@ class ConnectPolicy(NamedTuple):
 
     Attributes:
         gives_up: Called several times a second with the seconds since the first
-            request to an address; ends the attempt by returning True.
+            request; ends the attempt by returning True.
         is_urgent: Whether to request anew every `REQUEST_AGAIN_S`, beside the earlier
             requests; the first that is answered counts.
     """
@@ -62,43 +67,95 @@ class ConnectPolicy(NamedTuple):
 def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
     """Connect to the first address of a host that accepts.
 
+    While one does not answer, the next is requested beside it (RFC 8305).
+
     Raises:
-        OSError: None accepts; `NoAnswerError` if the last one has not answered.
+        OSError: None accepts; `NoAnswerError` if none has answered.
     """
-    failure: OSError = OSError(f"{host} has no address")
-    for family, _, _, _, address in socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
-        try:
-            return _connect_to(family, address, policy)
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-def _connect_to(
-    family: int,
-    address: Any,  # noqa: ANN401 - differs between families
-    policy: ConnectPolicy,
-) -> socket.socket:
-    pending: dict[int, socket.socket] = {}
-    poll = select.poll()  # not `select`, which refuses descriptors above 1023
-    waited_s, next_s = 0.0, 0.0
-    try:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    left = deque(_Target(family, address) for family, _, _, _, address in found)
+    waited_s, next_s, again_s = 0.0, 0.0, REQUEST_AGAIN_S
+    with closing(_Requests()) as requests:
         while not policy.gives_up(waited_s):
-            if not pending or (policy.is_urgent() and waited_s >= next_s):
-                sock = socket.socket(family, socket.SOCK_STREAM)
-                pending[sock.fileno()] = sock
-                _request(sock, address)
-                poll.register(sock, select.POLLOUT)
-                next_s = waited_s + REQUEST_AGAIN_S
-            for number, _ in poll.poll(CONNECT_POLL_S * 1000):
-                _raise(pending[number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
-                return pending.pop(number)
-            waited_s += CONNECT_POLL_S
-        raise NoAnswerError("no answer")
-    finally:
-        for sock in pending.values():
+            if left and (waited_s >= next_s or not requests.pending):
+                requests.make(left.popleft())
+                next_s = waited_s + NEXT_ADDRESS_S
+            elif not requests.pending:
+                raise requests.failure
+            elif policy.is_urgent() and waited_s >= again_s:
+                requests.repeat()
+                again_s = waited_s + REQUEST_AGAIN_S
+            elif (sock := requests.wait(CONNECT_POLL_S)) is not None:
+                return sock
+            else:
+                waited_s += CONNECT_POLL_S
+        requests.note(NoAnswerError("no answer"))
+        raise requests.failure
+
+
+class _Target(NamedTuple):
+    """One address of a name."""
+
+    family: int
+    address: Any  # differs between families
+
+
+class _Requests:
+    """Requests for a connection, of which the first that is accepted counts.
+
+    Attributes:
+        pending: Sockets without an answer, each with its address.
+        failure: Why none was accepted; an answer of the other machine comes first.
+    """
+
+    def __init__(self) -> None:
+        self.pending: dict[socket.socket, _Target] = {}
+        self.failure: OSError = NoAnswerError("no answer")
+
+    def make(self, target: _Target) -> None:
+        """Request a connection to an address."""
+        try:
+            sock = socket.socket(target.family, socket.SOCK_STREAM)
+            self.pending[sock] = target
+            _request(sock, target.address)
+        except OSError as error:
+            self._end(target, error)
+
+    def repeat(self) -> None:
+        """Request anew what has not been answered, beside the earlier requests."""
+        for target in dict.fromkeys(self.pending.values()):
+            self.make(target)
+
+    def wait(self, timeout_s: float) -> socket.socket | None:
+        """Wait for an answer; None if there is none, or a refusal."""
+        poll = select.poll()  # not `select`, which refuses descriptors above 1023
+        for sock in self.pending:
+            poll.register(sock, select.POLLOUT)
+        answered = {number for number, _ in poll.poll(timeout_s * 1000)}
+        for sock, target in list(self.pending.items()):
+            if sock.fileno() in answered:  # not of a socket that `_end` has closed
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not code:
+                    del self.pending[sock]
+                    return sock
+                self._end(target, OSError(code, os.strerror(code)))
+        return None
+
+    def note(self, failure: OSError) -> None:
+        """Keep a failure, unless an answer of the other machine is known."""
+        if was_answered(failure) or not was_answered(self.failure):
+            self.failure = failure
+
+    def close(self) -> None:
+        """End all requests that are pending."""
+        while self.pending:
+            self.pending.popitem()[0].close()
+
+    def _end(self, target: _Target, failure: OSError) -> None:
+        """End all requests to an address that has refused one."""
+        self.note(failure)
+        for sock in [each for each, to in self.pending.items() if to == target]:
+            del self.pending[sock]
             sock.close()
 
 

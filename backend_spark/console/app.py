@@ -32,6 +32,7 @@ from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.database_files import (
     JOURNAL_FILE,
     NOTIFICATIONS_FILE,
+    damage_handler,
     naming_damage,
 )
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
@@ -86,7 +87,7 @@ from backend_spark.console.threshold_preview import PastPreview
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
-from backend_spark.errors import CalibrationError
+from backend_spark.errors import CalibrationError, DamagedDatabaseError
 from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
@@ -94,6 +95,7 @@ from backend_spark.tables.store import tables_folder
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError, shortened
 from service_runtime.lifecycle import (
+    EXIT_USAGE_DATA,
     SystemdSupervisor,
     exit_on_thread_error,
     start_watched_loop,
@@ -182,9 +184,10 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.state.services = services
     read_files()
     app.add_exception_handler(RequestValidationError, validation_error)
-    unsaved = full_disk_handler(_folder(services.settings), LogLimit(time.monotonic))
-    for kind in (OSError, sqlite3.Error):
-        app.add_exception_handler(kind, unsaved)
+    folder, limit = _folder(services.settings), LogLimit(time.monotonic)
+    unsaved = full_disk_handler(folder, limit)
+    app.add_exception_handler(OSError, unsaved)
+    app.add_exception_handler(sqlite3.Error, damage_handler(folder, limit, unsaved))
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (
@@ -246,7 +249,7 @@ def _read_first(services: ConsoleServices) -> None:
 
 def _serve(services: ConsoleServices) -> None:
     settings, console = services.settings, services.settings.console
-    exit_on_thread_error()
+    exit_on_thread_error({DamagedDatabaseError: EXIT_USAGE_DATA})
     pulse = LoopWatchdog(time.monotonic)
     supervision = SystemdSupervisor.from_environment(
         os.environ,
@@ -259,7 +262,8 @@ def _serve(services: ConsoleServices) -> None:
         ("renew", services.refresh),
         ("notify", services.notify),
     ):
-        start_watched_loop(pulse, name, RENEW_TIMEOUT_S, _each_second(step))
+        loop = _each_second(step, _folder(settings))
+        start_watched_loop(pulse, name, RENEW_TIMEOUT_S, loop)
     _start_manager_loop(services, settings, pulse)
     section = MetricsSection(listen=console.metrics)
     collect = ConsoleMetrics(services.live_state, pulse, services.notifications).collect
@@ -276,13 +280,14 @@ def _serve(services: ConsoleServices) -> None:
     supervision.close()
 
 
-def _each_second(step: Callable[[], None]) -> Callable[[Heartbeat], None]:
-    """A loop that takes a step every second."""
+def _each_second(step: Callable[[], None], folder: Path) -> Callable[[Heartbeat], None]:
+    """A loop that takes a step every second, with the databases of a folder."""
 
     def loop(beat: Heartbeat) -> None:
         while True:
             beat()
-            step()
+            with naming_damage(folder):
+                step()
             time.sleep(RENEW_INTERVAL_S)
 
     return loop

@@ -1,18 +1,29 @@
 """Databases of the console that are damaged: how it is found, and what to do.
 
+A loop of the console that meets the damage ends it, as the start does; a request is
+refused, because a page that only it reads hinders nobody else.
+
 SQLite's own errors name no file. The console never replaces the journal and the
 notifications itself, because they cannot be made anew: a person decides between a
 backup and an empty file. A damaged page that nothing reads does not hinder the start.
 """
 
+import asyncio
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from backend_spark.console.full_disk import is_full
+from fastapi import Request, Response
+
+from backend_spark.console.full_disk import Handler, is_full
+from backend_spark.console.http import json_response
 from backend_spark.errors import DamagedDatabaseError, FullDiskError
+from service_runtime.log_limit import LogLimit
+
+log = logging.getLogger(__name__)
 
 JOURNAL_FILE: Final = "journal.sqlite"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
@@ -38,13 +49,13 @@ def find_damage(path: Path) -> str:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
-            (found,) = db.execute("pragma quick_check(1)").fetchone()
+            (found,) = db.execute("pragma integrity_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
-        return str(error) if _is_damage(error) else ""
+        return str(error) if is_damage(error) else ""
     return "" if found == "ok" else " ".join(str(found).split())
 
 
-def _is_damage(error: Exception) -> bool:
+def is_damage(error: Exception) -> bool:
     """Whether the file is wrong, and not its rights, a lock or the disk."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -78,7 +89,7 @@ def naming_damage(folder: Path) -> Iterator[None]:
     except (OSError, sqlite3.DatabaseError) as error:
         if is_full(error):
             raise FullDiskError(folder, str(error)) from error
-        if not _is_damage(error):
+        if not is_damage(error):
             raise
         found = {name: find_damage(folder / name) for name in _LOSSES}
         damaged = next((name for name, problem in found.items() if problem), None)
@@ -87,3 +98,38 @@ def naming_damage(folder: Path) -> Iterator[None]:
         raise DamagedDatabaseError(
             folder / damaged, found[damaged], _LOSSES[damaged]
         ) from error
+
+
+def damage_handler(folder: Path, limit: LogLimit, other: Handler) -> Handler:
+    """Make the handler of a request that meets a damaged database: it answers 500.
+
+    Args:
+        folder: Of the databases.
+        limit: Limits the lines in the log, which anyone can cause.
+        other: Handles other errors.
+    """
+    found = ""  # the file can only be replaced while the console is stopped
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        nonlocal found
+        if not is_damage(error):
+            return await other(request, error)
+        found = found or await asyncio.to_thread(_named, folder, error)
+        problem = found or f"a database in {folder} was damaged: {error}; try again"
+        path = request.url.path
+        if (count := limit.count(path)) is not None:
+            log.error("%d requests of %s: %s", count, path, problem)
+        return json_response({"detail": problem}, 500)
+
+    return refuse
+
+
+def _named(folder: Path, error: Exception) -> str:
+    """File, problem and remedy; empty if no file is damaged any more."""
+    try:
+        with naming_damage(folder):
+            raise error
+    except DamagedDatabaseError as named:
+        return str(named)
+    except sqlite3.Error:
+        return ""

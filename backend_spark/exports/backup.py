@@ -29,6 +29,7 @@ from backend_spark.config import (
     TABLES_FOLDER,
     BackendSection,
 )
+from backend_spark.console.database_files import is_damage
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
 from backend_spark.tables.reader import DeltaTables, read_transactions
@@ -98,12 +99,14 @@ class Manifest(msgspec.Struct, frozen=True):
         begun_at: Time from which messages may be missing in it.
         tables: The tables by name.
         files: The files by their path.
+        damaged: What is wrong with the databases that were left out, by their path.
     """
 
     format: int
     begun_at: datetime
     tables: dict[str, StoredTable]
     files: dict[str, StoredFile]
+    damaged: dict[str, str] = {}
 
     def __str__(self) -> str:
         """One line for the operator."""
@@ -112,6 +115,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return (
             f"backup of {self.begun_at.isoformat(timespec='seconds')}: "
             f"{len(self.files)} files, {size_mb:.1f} MB, {rows} messages in bronze"
+            + "".join(f", without {each} (was damaged)" for each in self.damaged)
         )
 
 
@@ -134,16 +138,12 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
 
     Raises:
         BackupError: The target has a backup, no backend has used the place, or what
-            is there cannot be copied.
+            is there cannot be copied. After a damaged database the backup is whole but
+            for it.
     """
     tables, data = tables_folder(section), Path(section.data)
     _check_used(tables, data)
-    if isinstance(target, Path):
-        if target.resolve().is_relative_to(data.resolve()):
-            raise BackupError(str(target), f"outside of {data}", "a folder in it")
-        make_folder(target)
-    if has_file(target, MANIFEST):
-        raise BackupError(str(target), "without a backup", "one; name a new prefix")
+    _prepare(target, data)
     if has_file(tables, REPLAYING):
         raise BackupError(str(tables), "whole", "an unfinished replay; finish it first")
     pinned = _pin(tables)
@@ -153,7 +153,8 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         sources += _table(tables / name, table)
     files = _copy(sources, target)
     files |= _copy(_data_files(data), target)
-    files |= _copy_databases(data, target)
+    databases, damaged = _copy_databases(data, target)
+    files |= databases
     _check_log(pinned, files)
     _check_sizes(target, files)
     manifest = Manifest(
@@ -164,11 +165,30 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
             for name, table in pinned.items()
         },
         files,
+        damaged,
     )
     if isinstance(target, Path):
         os.sync()  # before the file that states that the others are whole
     write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
+    _refuse_damaged(damaged, data, target)
     return manifest
+
+
+def _prepare(target: Folder, data: Path) -> None:
+    """Refuse a place that no new backup may have, and make its folder."""
+    if isinstance(target, Path):
+        if target.resolve().is_relative_to(data.resolve()):
+            raise BackupError(str(target), f"outside of {data}", "a folder in it")
+        make_folder(target)
+    if has_file(target, MANIFEST):
+        raise BackupError(str(target), "without a backup", "one; name a new prefix")
+
+
+def _refuse_damaged(damaged: Mapping[str, str], data: Path, target: Folder) -> None:
+    for path, problem in damaged.items():
+        rule, name = "an intact database", path.removeprefix("data/")
+        remedy = f"the backup at {target} has everything else"
+        raise BackupError(str(data / name), rule, f"{problem}; {remedy}")
 
 
 def _check_used(tables: Folder, data: Path) -> None:
@@ -254,30 +274,45 @@ def _data_files(data: Path) -> list[_Source]:
     return sorted(found, key=lambda each: "/.ids-" in each.name)
 
 
-def _copy_databases(data: Path, target: Folder) -> dict[str, StoredFile]:
-    """Copy the databases of the console; SQLite copies what is written meanwhile."""
+def _copy_databases(
+    data: Path, target: Folder
+) -> tuple[dict[str, StoredFile], dict[str, str]]:
+    """Copy the databases of the console; SQLite copies what is written meanwhile.
+
+    Returns:
+        The copies, and what is wrong with damaged ones, by their path in the backup.
+    """
+    damaged = {}
     with tempfile.TemporaryDirectory() as name:
         sources = []
         paths = [
             path for path in data.glob("console/*.sqlite") if path.name != SESSIONS
         ]
         for path in paths:
-            _copy_database(path, Path(name) / path.name)
             at = f"data/console/{path.name}"
-            sources.append(_Source(Path(name), path.name, at))
-        return _copy(sources, target)
+            if problem := _copy_database(path, Path(name) / path.name):
+                damaged[at] = problem
+            else:
+                sources.append(_Source(Path(name), path.name, at))
+        return _copy(sources, target), damaged
 
 
-def _copy_database(path: Path, to: Path) -> None:
+def _copy_database(path: Path, to: Path) -> str:
+    """Copy a database; returns what is wrong with it, empty if nothing is."""
     try:
         with (
             closing(sqlite3.connect(path)) as live,
             closing(sqlite3.connect(to)) as copy,
         ):
             live.backup(copy)
+            # Pages are copied as they are; a damaged one would be found by a restore.
+            (found,) = copy.execute("pragma integrity_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
+        if is_damage(error):
+            return str(error)
         rule = "an intact database"
         raise BackupError(str(path), rule, str(error)) from error
+    return "" if found == "ok" else " ".join(str(found).split())
 
 
 def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:

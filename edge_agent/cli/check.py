@@ -30,6 +30,7 @@ from edge_agent.cli._options import (
     read_settings,
     say,
 )
+from edge_agent.cli.service_path import InstalledService, find_service
 from edge_agent.commissioning.fleet import encode_text
 from edge_agent.commissioning.link_check import (
     HANDSHAKE_BYTES,
@@ -123,7 +124,7 @@ def check(path: Path, **arguments: object) -> None:
     node, options = read_settings(path), CheckOptions(**arguments)  # type: ignore[arg-type]  # click checked them
     if not options.as_json:
         click.echo(f"{path}: settings are valid")
-    machine = _check_machine(node)
+    machine = _check_machine(node, find_service(path))
     problems = texts_of(machine, FindingState.MEND)
     obstacles = [] if options.no_sensors else _obstacles(node)
     problems += obstacles
@@ -200,7 +201,9 @@ def _obstacles(node: NodeSettings) -> list[str]:
     return [f"{agent}: {_STOP_AGENT}; --no-sensors leaves them alone"]
 
 
-def _check_machine(node: NodeSettings) -> list[MachineFinding]:
+def _check_machine(
+    node: NodeSettings, service: InstalledService | None
+) -> list[MachineFinding]:
     """What the node needs beside sensors and link. The box names an unset clock."""
     tls, queue = node.settings.tls, Path(node.settings.queue.path)
     # Without its certificate yet: the first start makes the request for it.
@@ -209,6 +212,7 @@ def _check_machine(node: NodeSettings) -> list[MachineFinding]:
         *check_libraries("edge"),
         *check_programs("node", os.environ["PATH"]),
         *check_data_folder("queue.path", queue.parent, f"{queue.name}*"),
+        *(service.check(queue) if service is not None else ()),
         *check_disk(queue.parent),
         *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
     ]

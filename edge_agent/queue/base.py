@@ -106,6 +106,8 @@ class QueueStats:
         max_lost: Upper bound of messages lost from the memory of processes that
             were killed inside their commit window.
         failure: Why the disk cannot be written; None while it can, or is full.
+        is_misplaced: Whether not the disk is at fault, but the path in the settings or
+            its owner.
         unstored: Messages put since the start that were in memory only, because of
             such a failure.
     """
@@ -120,6 +122,19 @@ class QueueStats:
     max_lost: int = 0
     failure: str | None = None
     unstored: int = 0
+    is_misplaced: bool = False
+
+
+class SpareReason(NamedTuple):
+    """Why a queue is a spare one in memory.
+
+    Attributes:
+        failure: See `QueueStats`.
+        is_misplaced: See `QueueStats`.
+    """
+
+    failure: str
+    is_misplaced: bool
 
 
 class Queue(Protocol):

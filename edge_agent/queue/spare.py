@@ -1,16 +1,19 @@
 """Spare queue file in memory, for a node whose disk cannot be written at its start.
 
 A worn SD card becomes read-only. What it has is read once, and nothing on it changes.
+A path that the node may not write has the same consequence and another remedy.
 """
 
+import errno
 import logging
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.queue.base import QueueFileError
+from edge_agent.queue.base import QueueFileError, SpareReason
 from edge_agent.queue.recovery import salvage
 from edge_agent.queue.schema import connect, migrate
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -22,11 +25,26 @@ log = logging.getLogger(__name__)
 SPARE_BYTES = 10_000_000
 """Budget of a spare queue. Its file takes as much of the memory."""
 
+_MISPLACED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
+"""Errors of a path or of rights, which no disk has."""
+
 _IN_USE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def open_or_spare(
-    open_queue: Callable[[Path | None], SqliteQueue], path: Path, folder: Path
+    open_queue: Callable[[Path | None], SqliteQueue],
+    path: Path,
+    folder: Path,
+    state_folder: Path | None = None,
 ) -> SqliteQueue:
     """Open a queue, or a spare one in memory if its disk cannot be written.
 
@@ -34,6 +52,7 @@ def open_or_spare(
         open_queue: Opens the queue, or a spare file.
         path: The queue file.
         folder: For the spare file, in memory; replaced.
+        state_folder: The folder that systemd lets the service write; None without it.
 
     Raises:
         QueueFileError: The queue cannot be opened, for another reason or because
@@ -44,14 +63,35 @@ def open_or_spare(
     except QueueFileError as error:
         if not is_disk_failure(error):
             raise
-        log.error("%s; messages are in memory only: replace the SD card", error)  # noqa: TRY400
+        is_misplaced = _is_misplaced(error, path, state_folder)
+        remedy = _remedy(state_folder) if is_misplaced else "replace the SD card"
+        log.error("%s; messages are in memory only: %s", error, remedy)  # noqa: TRY400
         try:
             made = open_queue(make_spare(path, folder))
         except OSError as second:
             log.error("there is no queue in memory either: %s", second)  # noqa: TRY400
             raise error from error.__cause__
-        made.spare_for = str(error)
+        failure = f"{error}; {remedy}" if is_misplaced else str(error)
+        made.spare_for = SpareReason(failure, is_misplaced)
         return made
+
+
+def _is_misplaced(error: QueueFileError, path: Path, state_folder: Path | None) -> bool:
+    """Whether a path or its owner is wrong, and not the disk."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError):  # SQLite: the lock files could be written
+        return path.exists() and not os.access(path, os.W_OK)
+    if cause.errno == errno.EROFS:  # for a service, all but its folder is read-only
+        return state_folder is not None and not path.is_relative_to(state_folder)
+    return cause.errno in _MISPLACED
+
+
+def _remedy(state_folder: Path | None) -> str:
+    where = "in a folder" if state_folder is None else f"below {state_folder}, in one"
+    return (
+        f"queue.path must be {where} that user {os.geteuid()} may write: correct it "
+        "in the settings, or the owner of the folder and its files by chown"
+    )
 
 
 def is_disk_failure(error: QueueFileError) -> bool:

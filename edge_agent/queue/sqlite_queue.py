@@ -24,6 +24,7 @@ from edge_agent.queue.base import (
     QueuedMessage,
     QueueFileError,
     QueueStats,
+    SpareReason,
     lease_order,
 )
 from edge_agent.queue.eviction import Budget, Evictor
@@ -92,7 +93,7 @@ class SqliteQueue:
     """
 
     on_put: OnPut | None = None
-    spare_for: str | None = None
+    spare_for: SpareReason | None = None
     _failure: str | None = None
 
     def __init__(
@@ -237,7 +238,7 @@ class SqliteQueue:
             counted = read_stats(self._store, self._pending.counters, len(self._leases))
             if self.spare_for is not None:
                 unstored = sum(counted.put.values())
-                return replace(counted, failure=self.spare_for, unstored=unstored)
+                return replace(counted, unstored=unstored, **self.spare_for._asdict())
             return replace(counted, failure=self._failure, unstored=self._unstored)
 
     def flush(self) -> None:

@@ -66,6 +66,11 @@ class SensorSettings:
         """Shared places and their settings, which all users must give alike."""
         return {}
 
+    @property
+    def line(self) -> str | None:
+        """Serial line, on which one sensor at a time is read; None without one."""
+        return None
+
 
 class SensorInfo(Protocol):
     """Properties of a sensor, known before it is opened."""
@@ -97,6 +102,10 @@ class SensorInfo(Protocol):
     @property
     def claims(self) -> tuple[str, ...]:
         """Exclusive resources: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
+
+    @property
+    def line(self) -> str | None:
+        """Serial line, on which one sensor at a time is read; None without one."""
 
 
 class SensorConfig(SensorInfo, Protocol):
@@ -179,6 +188,7 @@ class BaseSensor:
         interval_s: Time between readings.
         warm_up_s: Time before the first good reading.
         claims: Pins and chips.
+        line: Serial line that it shares.
     """
 
     def __init__(self, settings: SensorConfig) -> None:
@@ -190,6 +200,7 @@ class BaseSensor:
         self.interval_s = settings.interval_s
         self.warm_up_s = settings.warm_up_s
         self.claims = settings.claims
+        self.line = settings.line
 
     def state(self) -> dict[str, str]:
         """Nothing."""

@@ -191,6 +191,10 @@ class ModbusSettings(ScaledSettings):
     def shared_places(self) -> Mapping[str, str]:
         return {self.port: str(self.serial_settings)}
 
+    @property
+    def line(self) -> str:
+        return self.port
+
 
 class ModbusProbe(BaseSensor):
     """Requests its registers, again if the answer is lost or corrupt."""

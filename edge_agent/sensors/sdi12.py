@@ -164,6 +164,10 @@ class Sdi12Settings(ScaledSettings):
     def shared_places(self) -> Mapping[str, str]:
         return {self.port: str(self.serial_settings)}
 
+    @property
+    def line(self) -> str:
+        return self.port
+
 
 class _Finished(NamedTuple):
     """The last finished measurement of a probe, which keeps its values.

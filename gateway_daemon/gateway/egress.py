@@ -216,6 +216,19 @@ class Egress:
             return count
         return self._put(drafts, state_of, on_stored)
 
+    def store_state(self, state: Mapping[str, str]) -> None:
+        """Store a state in each lane, without messages; on disk when this returns.
+
+        Raises:
+            QueueFileError: A lane cannot be written.
+        """
+        with self._lock:
+            queues = [lane.queue for lane in self._lanes.values()]
+            if self._fallback is not None:
+                queues.append(self._fallback.queue)
+            for queue in queues:
+                queue.put((), state)
+
     def stored_states(self, name: str) -> list[str]:
         """State that the lanes stored under a name."""
         with self._lock:

@@ -413,8 +413,20 @@ class Ingress(BaseConnectionHandler):
         if session_present:
             self._redeliveries.resume()
         else:
-            self._redeliveries.clear()
+            self._forget_redeliveries()
         self._connection.publish(self._offer_publication(is_away=False))
+
+    def _forget_redeliveries(self) -> None:
+        """Clear the marks on disk too: a new session uses their packet ids again."""
+        self._redeliveries.clear()
+        try:
+            self._lanes.store_state({
+                REDELIVERY_STATE_KEY: self._redeliveries.to_state(())
+            })
+        except QueueFileError as error:
+            log.warning("marks of the lost session stay until the next put: %s", error)
+        else:
+            self._redeliveries.mark_stored(())
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False

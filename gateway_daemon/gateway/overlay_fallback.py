@@ -57,22 +57,22 @@ WINDOW = 32
 """Messages in flight at once; messages of the top priority have their own window."""
 
 RETRY_WINDOW = 8
-"""Messages of the window that were incomplete before and are tried again."""
+"""Messages of the window that were set aside and are tried again, of each kind."""
 
 RETRIES_PER_S = 2.0
-"""Tries of all incomplete messages together, while none succeeds."""
+"""Tries of all messages of a kind that were set aside, while none succeeds."""
 
 RETRY_CHECK_S = 0.25
 """Interval of searches for messages to try again."""
 
 HASTENED = 2
-"""Incomplete messages that are tried at once when another one has succeeded."""
+"""Messages of a kind that are tried at once when another one has succeeded."""
 
 MAX_INCOMPLETE_BYTES = 32 << 20
-"""Incomplete messages outside the window. They are in memory."""
+"""Messages of a kind that were set aside. They are in memory."""
 
 INCOMPLETE_BYTES = 512
-"""Memory of an incomplete message beside its payload."""
+"""Memory of a message that was set aside, beside its payload."""
 
 RESEND_S = 120.0
 """Time after which a message is published again if its result is unknown."""
@@ -85,6 +85,13 @@ subscribers from each other until all nodes have checked their neighbours."""
 
 MAX_EMPTY_TRIES = 14
 """Tries (three minutes) after which a message counts as having no subscribers."""
+
+UNHEARD_S = 180.0
+"""Time without subscribers after which a topic counts as having none: the same time,
+for further messages."""
+
+MAX_UNHEARD = 10_000
+"""Topics without subscribers that are remembered."""
 
 REPEATS_S = (10.0, 30.0)
 """Intervals of further publications of a top-priority message: while links fail and
@@ -152,7 +159,7 @@ class _InFlight:
         due_s: When it is published again.
         held_until_s: End of the hold time; None while it is not held.
         returns: Value of `return_count` at the last publication.
-        is_retry: Whether it was incomplete, and left the window until this try.
+        retry_of: Where it waited outside the window until this try.
     """
 
     message: QueuedMessage
@@ -161,15 +168,43 @@ class _InFlight:
     due_s: float = 0.0
     held_until_s: float | None = None
     returns: int = 0
-    is_retry: bool = False
+    retry_of: "_SetAside | None" = None
 
 
-class _Incomplete:
-    """Messages that some gateway could not store or did not receive, until the retry.
+class _Unheard:
+    """Topics whose publications have found no subscriber lately.
 
-    They are outside the window: a full disk may last for days. Each is tried again at
-    growing intervals, and all of them together only at `RETRIES_PER_S`: each try goes
-    to every subscriber. When one succeeds, the others follow, faster and faster.
+    A single answer is not definite: rings that merge hide subscribers from each other.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def is_definite(self, each: _InFlight, now_s: float) -> bool:
+        """Note an answer without subscribers; whether the topic counts as having none.
+
+        The time begins anew when a gateway returns, which may have subscribers.
+        """
+        topic, first = each.message.topic, (now_s, each.returns)
+        since_s, returns = self._since.setdefault(topic, first)
+        if returns != each.returns:
+            self._since[topic], since_s = first, now_s
+        if len(self._since) > MAX_UNHEARD:
+            del self._since[next(iter(self._since))]
+        return now_s - since_s >= UNHEARD_S
+
+    def discard(self, topic: str) -> None:
+        """Note that a topic has subscribers, or that some may have been missed."""
+        self._since.pop(topic, None)
+
+
+class _SetAside:
+    """Messages that wait outside the window for another try.
+
+    Some gateway could not store them or did not receive them, or none has subscribed to
+    their topic: a full disk may last for days. Each is tried again at growing
+    intervals, and all of them together only at `RETRIES_PER_S`: each try goes to every
+    subscriber. When one succeeds, the others follow, faster and faster.
     """
 
     def __init__(self) -> None:
@@ -181,10 +216,9 @@ class _Incomplete:
         """Whether another message fits."""
         return self._bytes < MAX_INCOMPLETE_BYTES
 
-    def add(self, each: _InFlight, now_s: float, wait_s: float) -> None:
-        """Add a message that waits at least so long."""
-        wait_s = max(wait_s, len(self._messages) / RETRIES_PER_S)
-        each.due_s = now_s + wait_s
+    def add(self, each: _InFlight, now_s: float, due_s: float) -> None:
+        """Add a message that is due then, or later if there are many."""
+        each.due_s = max(due_s, now_s + len(self._messages) / RETRIES_PER_S)
         self._messages[str(each.message.id)] = each
         self._bytes += INCOMPLETE_BYTES + len(each.message.payload)
 
@@ -223,7 +257,8 @@ class OverlayFallback:
         self._lock = threading.Lock()
         self._recent: deque[_Recent] = deque(maxlen=MAX_RECENT)
         self._in_flight: dict[str, _InFlight] = {}
-        self._incomplete = _Incomplete()
+        self._incomplete, self._without_subscribers = _SetAside(), _SetAside()
+        self._unheard = _Unheard()
         self._retry_at_s = -math.inf
         self._outage_until_s = -math.inf
         self._overlay: OverlayTransport | None = None
@@ -273,7 +308,7 @@ class OverlayFallback:
             self._check_held(each, self._overlay, now_s)
         for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
             self._send(each, now_s)
-        self._retry_incomplete(now_s)
+        self._retry_set_aside(now_s)
         if self._overlay.status.has_peers:
             for message in self._lease():
                 each = _InFlight(message)
@@ -286,11 +321,10 @@ class OverlayFallback:
         if each is None:
             return
         now_s = self._clock()
-        is_received = ended.reached > 0 or each.tries >= MAX_EMPTY_TRIES
-        if not (ended.is_complete and is_received):
+        if not self._is_received(each, ended, now_s):
             doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
             wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
-            if ended.reached and self._set_aside(each, now_s, wait_s):
+            if self._set_aside(each, ended, now_s + wait_s):
                 return
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
             wait_s = REPEATS_S[each.repeats]
@@ -299,8 +333,8 @@ class OverlayFallback:
             wait_s = math.inf
         else:
             self._finish(each)
-            if each.is_retry:
-                self._incomplete.hasten(now_s)
+            if each.retry_of is not None:
+                each.retry_of.hasten(now_s)
             return
         each.due_s = now_s + wait_s
 
@@ -345,27 +379,46 @@ class OverlayFallback:
         elif not self._hold(each):
             self._finish(each)
 
-    def _set_aside(self, each: _InFlight, now_s: float, wait_s: float) -> bool:
-        """Take an incomplete message out of the window; emergencies have none."""
-        if each.message.priority == LADDER.top or not self._incomplete.has_space:
+    def _is_received(
+        self, each: _InFlight, ended: PublicationResult, now_s: float
+    ) -> bool:
+        """Whether all subscribers have a message, or it definitely has none."""
+        is_unheard = ended.is_complete and not ended.reached
+        if not is_unheard:
+            self._unheard.discard(each.message.topic)
+            return ended.is_complete
+        if each.tries >= MAX_EMPTY_TRIES:
+            return True
+        is_definite = self._unheard.is_definite(each, now_s)
+        return is_definite and each.message.priority < LADDER.top
+
+    def _set_aside(
+        self, each: _InFlight, ended: PublicationResult, due_s: float
+    ) -> bool:
+        """Take a message out of the window until it is due; emergencies have none."""
+        if not (ended.reached or ended.is_complete):
+            return False  # no gateway has answered: others would fare no better
+        place = self._incomplete if ended.reached else self._without_subscribers
+        if each.message.priority == LADDER.top or not place.has_space:
             return False
         del self._in_flight[str(each.message.id)]
-        self._incomplete.add(each, now_s, wait_s)
+        place.add(each, self._clock(), due_s)
         return True
 
-    def _retry_incomplete(self, now_s: float) -> None:
-        """Publish incomplete messages again, as far as they are due."""
+    def _retry_set_aside(self, now_s: float) -> None:
+        """Publish messages again that were set aside, as far as they are due."""
         if now_s < self._retry_at_s:
             return
         self._retry_at_s = now_s + RETRY_CHECK_S
-        retries = sum(each.is_retry for each in self._in_flight.values())
-        for each in self._incomplete.pop_due(now_s, max(0, RETRY_WINDOW - retries)):
-            if self._is_expired(each.message):
-                self.queue.release([each.message.seq])  # it drops and counts it
-                continue
-            each.is_retry = True
-            self._in_flight[str(each.message.id)] = each
-            self._send(each, now_s)
+        for place in (self._incomplete, self._without_subscribers):
+            retries = sum(e.retry_of is place for e in self._in_flight.values())
+            for each in place.pop_due(now_s, max(0, RETRY_WINDOW - retries)):
+                if self._is_expired(each.message):
+                    self.queue.release([each.message.seq])  # it drops and counts it
+                    continue
+                each.retry_of = place
+                self._in_flight[str(each.message.id)] = each
+                self._send(each, now_s)
 
     def _is_expired(self, message: QueuedMessage) -> bool:
         ttl_s = self._rules.ttl_s.get(message.priority, math.inf)

@@ -4,6 +4,8 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -193,6 +195,77 @@ def test_stored_messages_are_sent_from_a_card_that_is_read_only_at_the_start(
     assert queue.stats().unstored >= 2
     assert card.content() == before
     queue.close()
+
+
+OPEN_AS_USER = """
+import os, sys
+from pathlib import Path
+from edge_agent.disk_failure import format_disk_failure
+from edge_agent.queue.spare import open_or_spare
+from edge_agent.queue.sqlite_queue import SqliteQueue
+
+path, memory = map(Path, sys.argv[1:])
+# It loads modules, which another user may not read.
+SqliteQueue(memory.with_name("first.db"), "n1", "boot", 10**7).close()
+os.setuid(12345)
+queue = open_or_spare(
+    lambda spare: SqliteQueue(spare or path, "n1", "boot", 10**7), path, memory
+)
+print(format_disk_failure(queue.stats()))
+queue.close()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="changes the user, which needs root")
+@pytest.mark.parametrize("wrong", ["missing", "folder", "file", "queue.db"])
+def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
+    """Messages stay in memory too, but another card would not help."""
+    with tempfile.TemporaryDirectory() as there:
+        place = Path(there)
+        place.chmod(0o755)
+        folder, memory = place / "data", place / "run"
+        memory.mkdir()
+        if wrong == "file":
+            folder.touch()
+        elif wrong != "missing":
+            folder.mkdir()
+        owned = [memory]
+        if wrong == "queue.db":  # made by a command that was run as root
+            open_queue(folder / "queue.db").close()
+            owned.append(folder)
+        for each in owned:
+            os.chown(each, 12345, 12345)
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN_AS_USER, folder / "queue.db", memory / "q"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    remedy = "queue.path must be in a folder that user 12345 may write"
+    assert done.stdout.startswith("queue.path cannot be written, 0 messages in memory")
+    assert f"queue file {folder}/queue.db cannot be used: " in done.stdout
+    assert remedy in done.stdout
+    assert remedy in done.stderr
+    assert "SD card" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_folder_that_the_unit_may_not_write_is_not_a_broken_card(
+    card: Card, tmp_path: Path, is_ours: bool
+) -> None:
+    """For a service all folders but its own are read-only."""
+    card.fail()
+    state = card.folder if is_ours else tmp_path / "state"
+    path = card.folder / "queue.db"
+    queue = open_or_spare(
+        lambda spare: open_queue(spare or path), path, tmp_path / "memory", state
+    )
+    text = disk_failure.format_disk_failure(queue.stats()) or ""
+    queue.close()
+
+    assert ("replace the SD card" in text) == is_ours
+    assert (f"queue.path must be below {state}" in text) != is_ours
 
 
 def test_file_that_another_program_uses_is_waited_for(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class FakeSensor:
     unit: str | None = "mm"
     interval_s: float = EVERY_S
     warm_up_s: float = 0.0
+    line: str | None = None
 
 
 @dataclass

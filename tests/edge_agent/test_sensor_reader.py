@@ -1,6 +1,7 @@
 """`SensorReader`: sensors are read concurrently, and none blocks another."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -23,8 +24,14 @@ class FakeSensor:
     quantity, unit, interval_s, warm_up_s = "tilt", "deg", 60.0, 0.0
     range, largest_step, claims = (-90.0, 90.0), 1.0, ()
 
-    def __init__(self, name: str, on_read: Callable[[], list[Reading]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_read: Callable[[], list[Reading]],
+        line: str | None = None,
+    ) -> None:
         self.name = name
+        self.line = line
         self.on_read = on_read
         self.reads = 0
 
@@ -144,6 +151,47 @@ def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
         if "b" in names:
             break
     assert names == ["a", "b", "b/health", "c"]
+
+
+class Line:
+    """A serial line; each reading holds it until the deadline is nearly over."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Lock()
+        self.go_on = threading.Event()
+
+    def sensor(self, name: str, *, hangs: bool = False) -> FakeSensor:
+        def read() -> list[Reading]:
+            with self.busy:
+                self.go_on.wait(20 if hangs else 0.6)
+                return [Reading(name, "deg", 1.0)]
+
+        return FakeSensor(name, read, "/dev/ttyUSB0")
+
+
+def test_sensors_that_wait_for_their_line_do_not_hang() -> None:
+    """Different probes on one line take longer together than a reading may."""
+    line = Line()
+    sensors = [line.sensor(name) for name in "abcde"]
+    reader = SensorReader(sensors, time.monotonic, ReadPolicy(1.0))
+
+    assert [r.name for r in reader.read(sensors, 1.7e9)] == list("abcde")
+    assert reader.problems == {}
+
+
+def test_sensor_that_hangs_on_its_line_is_reported_with_those_that_wait() -> None:
+    """A deadline after the last one that was read, and not a deadline each."""
+    line = Line()
+    first, *others = [line.sensor(name, hangs=name != "a") for name in "abcd"]
+    reader = SensorReader([first, *others], time.monotonic, ReadPolicy(1.0))
+    began_s = time.monotonic()
+    names = [r.name for r in reader.read([first], 1.7e9)]
+    names += [r.name for r in reader.read(others, 1.7e9)]
+    took_s = time.monotonic() - began_s
+    line.go_on.set()
+
+    assert names == ["a", "b/health", "c/health", "d/health"]
+    assert took_s < 3.0
 
 
 def test_recovery_is_reported_after_two_readings_at_once() -> None:

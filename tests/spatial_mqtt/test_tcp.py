@@ -162,3 +162,76 @@ def test_urgent_message_makes_a_waiting_connection_request_again(
     connection.stop()
 
     assert before == 1
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> Iterator[int]:
+    """A port of a name of which the first address is silent and the second accepts."""
+    with socket.create_server(("127.0.0.2", silent_port)):
+        _give_addresses(monkeypatch, silent_port, "127.0.0.1", "127.0.0.2")
+        yield silent_port
+
+
+def _give_addresses(
+    monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str
+) -> None:
+    """Let each name have several addresses."""
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, port)) for each in addresses
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_next_address_does_not_wait_for_a_silent_one(
+    gateway: int, is_urgent: bool
+) -> None:
+    """IPv6 behind a router that forwards none; each address had waited for 10 s."""
+    waits: list[float] = []
+    policy = tcp.ConnectPolicy(
+        lambda waited_s: waits.append(waited_s) or waited_s > 1.0, lambda: is_urgent
+    )
+    with tcp.connect("gateway", gateway, policy) as sock:
+        assert sock.getpeername() == ("127.0.0.2", gateway)
+    assert max(waits) == pytest.approx(tcp.NEXT_ADDRESS_S, abs=tcp.CONNECT_POLL_S)
+
+
+def test_first_address_that_answers_counts_although_others_were_requested(
+    silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the first one, over a link that is slow; the others are closed."""
+    _give_addresses(monkeypatch, silent_port, "127.0.0.1", "127.0.0.1", "127.0.0.1")
+    requests = Requests(monkeypatch, silent_port)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        requests.answering = server.getsockname()
+        with tcp.connect("gateway", silent_port, PATIENT) as sock:
+            assert sock is requests.sockets[2]
+    assert [each.fileno() for each in requests.sockets] == [-1, -1, -1]
+
+
+def test_address_that_refuses_ends_no_attempt_at_the_others(
+    silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is the answer: the back-off counts it if no other address accepts."""
+    _give_addresses(monkeypatch, silent_port, "127.0.0.1", "127.0.0.9")
+    policy = tcp.ConnectPolicy(lambda waited_s: waited_s > 1.0)
+    started_s = time.monotonic()
+    with pytest.raises(ConnectionRefusedError, match="refused") as raised:
+        tcp.connect("gateway", silent_port, policy)
+
+    assert time.monotonic() - started_s > 0.9
+    assert tcp.was_answered(raised.value)
+
+
+def test_address_without_a_route_costs_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the IPv6 address of a gateway in a network that has IPv4 only."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        _give_addresses(monkeypatch, port, "255.255.255.255", "127.0.0.1")
+        waits: list[float] = []
+        policy = tcp.ConnectPolicy(lambda waited_s: bool(waits.append(waited_s)))
+        with tcp.connect("gateway", port, policy) as sock:
+            assert sock.getpeername() == ("127.0.0.1", port)
+    assert max(waits) == 0.0

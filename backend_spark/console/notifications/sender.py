@@ -1,7 +1,8 @@
 """Sender: plans notifications from the journal, and delivers what is due.
 
 Each target has one delivery at a time, in a thread of its own, so that a receiver that
-does not answer delays no other. What is due for a target meanwhile is one message.
+does not answer delays no other, nor the heartbeat. What is due for a target meanwhile
+is one message.
 """
 
 import hashlib
@@ -40,7 +41,9 @@ when the console first reads old tables."""
 MERGE_S: Final = 20.0
 """Least time between two messages to one target; more rises meanwhile are merged."""
 
-MAX_WORKERS: Final = 8
+MAX_WORKERS: Final = 64
+"""Deliveries at a time: more than a console has addresses, and fewer than the threads
+that its unit allows. A thread is started when all others are busy."""
 
 HEARTBEAT_S: Final = 60.0
 """Time between two requests of the dead man's switch."""
@@ -93,6 +96,7 @@ class NotificationSender:
         self._lost_after = ended if ended < self.outbox.planned() else None
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MAX_WORKERS, "notify")
+        self._heartbeats = ThreadPoolExecutor(1, "heartbeat")
 
     def step(self) -> None:
         """Plan, and begin the deliveries that are due.
@@ -301,7 +305,7 @@ class NotificationSender:
             log.warning("no heartbeat: tables are not read or notifications are late")
             return
         self._pinged_s, self._pinging = now_s, True
-        self._pool.submit(self._heartbeat, self.console.heartbeat)
+        self._heartbeats.submit(self._heartbeat, self.console.heartbeat)
 
     def _is_well(self, now_s: float) -> bool:
         late = self.outbox.overdue(now_s - LATE_S)
@@ -323,7 +327,8 @@ class NotificationSender:
 
     def close(self) -> None:
         """Begin no more deliveries."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._heartbeats):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def check_addresses(console: ConsoleSection) -> None:

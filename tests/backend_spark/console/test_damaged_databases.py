@@ -1,10 +1,11 @@
-"""Start of the console on a database that a bad disk has damaged, or without space."""
+"""The console on a database that a bad disk has damaged, or without space."""
 
 import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,78 @@ def test_damaged_sessions_are_set_aside(
         assert aside.read_bytes() == damaged
         assert f"{path} is set aside as {aside.name}: " in caplog.text
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+@contextmanager
+def running(workspace: Workspace) -> Iterator[subprocess.Popen[str]]:
+    """A console that serves its pages and has written its files."""
+    config = str(workspace.config(RULE))
+    line = [sys.executable, "-m", "backend_spark", "console", "--config", config]
+    with (
+        (workspace.folder / "log").open("w", encoding="utf-8") as log,
+        subprocess.Popen(line, stderr=log, text=True) as program,
+    ):
+        try:
+            wait_until(lambda: "console at http" in written(workspace))
+            yield program
+        finally:
+            program.kill()
+
+
+def written(workspace: Workspace) -> str:
+    """Log of the console."""
+    return (workspace.folder / "log").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["journal", "notifications"])
+def test_damage_ends_a_running_console_with_file_and_remedy(
+    used: Workspace, name: str
+) -> None:
+    """As at the start; before, with a traceback that names no file."""
+    path = used.data / f"console/{name}.sqlite"
+    with running(used) as program:
+        damage(path, "pages")
+        wait_until(lambda: program.poll() is not None)
+    lines = written(used).splitlines()
+    assert program.returncode == EXIT_USAGE_DATA, lines
+    assert f"{path} must be an intact database, got" in lines[-1]
+    assert f"copy data/console/{path.name} of the newest backup" in lines[-1]
+    assert not [each for each in lines if "Traceback" in each]
+
+
+def test_request_that_meets_damage_names_file_and_remedy(
+    used: Workspace, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What no loop of the console reads, such as old entries, ends no page."""
+    path = used.data / "console/journal.sqlite"
+    with serve(make_test_services(used, clock), used.port) as client:
+        damage(path, "pages")
+        for _ in range(2):
+            answer = client.get("/api/notes")
+            assert answer.status_code == 500
+            assert answer.json()["detail"].startswith(
+                f"{path} must be an intact database, got"
+            )
+        assert client.get("/api/cells").status_code == 200
+    assert f"requests of /api/notes: {path} must be an intact" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_sessions_that_become_damaged_are_set_aside(
+    workspace: Workspace, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One request fails, users log in again, and no restart is needed."""
+    more = workspace.with_accounts()
+    path = workspace.data / "console/sessions.sqlite"
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
+        log_in(client, "a-chief")
+        damage(path, "pages")
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("pragma user_version = 1")  # so that the console reads it again
+        assert client.get("/api/cells").status_code == 500
+        assert client.get("/api/cells").status_code == 401
+        log_in(client, "a-chief")
+        assert client.get("/api/cells").status_code == 200
+    assert f"{path} is set aside as {path.name}.damaged-1: " in caplog.text
+    assert "Traceback" not in caplog.text
+    assert path.stat().st_mode & 0o777 == 0o600

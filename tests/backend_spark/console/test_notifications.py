@@ -34,6 +34,7 @@ from backend_spark.config import read_settings
 from backend_spark.console.app import make_services
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, Sign
+from backend_spark.console.notifications import channels
 from backend_spark.console.notifications.outbox import (
     NotificationState,
     StoredNotification,
@@ -328,6 +329,35 @@ def test_receiver_that_hangs_delays_no_other(
     listener.server_close()
 
     assert console.sender.is_busy()
+
+
+def test_receivers_that_hang_delay_neither_another_nor_the_heartbeat(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine of them held all threads, the dead man's switch's too, and raised its alarm.
+
+    A rule has as many addresses as a city has districts.
+    """
+    monkeypatch.setattr(channels, "TIMEOUT_S", 600.0)
+    with receiver(free_port()) as silent, receiver(free_port()) as switch:
+        silent.may_answer.clear()
+        hanging = "".join(rule(silent.url, name=f"a{n}") for n in range(12))
+        more = f'heartbeat = "{switch.url}"\n{hanging}{rule(hook.url, name="b")}'
+        console = make_console(more)
+        console.rise(5)
+        console.sender.step()
+        wait_until(lambda: len(silent.requests) == 12)
+        wait_until(lambda: hook.requests)
+        wait_until(lambda: switch.requests)
+        assert console.sender.is_busy()
+
+        console.services.live_state.read_s = console.clock.now_s = (
+            console.clock.now_s + 60
+        )
+        console.sender.step()
+        wait_until(lambda: len(switch.requests) == 2)
+        silent.may_answer.set()
+        wait_until(lambda: not console.sender.is_busy())
 
 
 def test_delivery_that_ends_while_others_begin_is_not_repeated(

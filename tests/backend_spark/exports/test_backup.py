@@ -252,13 +252,34 @@ def test_missing_segment_stops_a_backup(
     assert not has_file(tmp_path / "second", MANIFEST)
 
 
-def test_damaged_database_is_named(section: BackendSection, tmp_path: Path) -> None:
-    """SQLite's own error names no file."""
+@pytest.mark.parametrize("begin", [0, 4096])
+def test_damaged_database_is_named(
+    section: BackendSection, tmp_path: Path, begin: int
+) -> None:
+    """SQLite's own error names no file, and it copies a damaged inner page."""
     fill(section)
     path = Path(section.data) / "console/journal.sqlite"
-    path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
+    sound = path.read_bytes()
+    path.write_bytes(sound[:begin] + b"\xff" * 100 + sound[begin + 100 :])
     with pytest.raises(BackupError, match=f"{path} must be an intact database, got"):
         write_backup(section, tmp_path / "backup", NOW)
+
+
+def test_damaged_database_costs_the_backup_nothing_else(
+    section: BackendSection, tmp_path: Path
+) -> None:
+    """A bad sector below the journal must not end the backups of the messages."""
+    fill(section)
+    path = Path(section.data) / "console/journal.sqlite"
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 4096)
+    with pytest.raises(BackupError, match=r"has everything else"):
+        write_backup(section, tmp_path / "backup", NOW)
+    place = replace(section, data=str(tmp_path / "restored"))
+    manifest = restore_backup(place, tmp_path / "backup")
+
+    assert not list((tmp_path / "restored").rglob("journal.sqlite*"))
+    assert manifest.tables["bronze"].rows
+    assert "without data/console/journal.sqlite (was damaged)" in str(manifest)
 
 
 @pytest.mark.parametrize("what", ["nothing", "folder", "console"])

@@ -2,10 +2,11 @@
 
 import logging
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress import (
     PUBLICATION_BYTES,
+    REDELIVERY_STATE_KEY,
     AdmissionChecks,
     Ingress,
+    RedeliveryFilter,
+    make_mark,
 )
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
@@ -315,6 +319,40 @@ def test_share_of_a_second_lane_does_not_end_the_gateway(
 
     assert len(stored) == len(batch) == 1
     assert [m.topic for m in lanes._lanes[first].queue.lease(10)] == ["/1/0"]  # noqa: SLF001
+
+
+def test_lost_session_clears_the_marks_on_disk(
+    ingress: Ingress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash before the next put must not bring the marks back.
+
+    The new session uses the packet ids again, and an equal message would be lost.
+    """
+    message = IncomingMessage(
+        "/forward/1/2", b"on", 1, False, None, None, None, (1, 1), is_duplicate=True
+    )
+    stored = RedeliveryFilter().to_state([make_mark(message)])
+    queue = SqliteQueue(tmp_path / "q.db", "gw", "b", Budget(20_000))
+    queue.put([MessageDraft(5, "/1", lambda _id: b"x")], {REDELIVERY_STATE_KEY: stored})
+    lanes = ingress._lanes  # noqa: SLF001
+    monkeypatch.setattr(lanes, "_make_queue", lambda _broker: queue)
+    info = BrokerInfo("127.0.0.1", free_port())
+    lanes.apply_table(BrokerTable(1, (BrokerEntry("/", info),)))
+    running = threading.Thread(target=ingress.run, args=(no_heartbeat,))
+    running.start()
+    wait_until(lambda: ingress.is_up)
+    with closing(sqlite3.connect(tmp_path / "q.db")) as file:
+        ((on_disk,),) = file.execute(
+            "SELECT value FROM state WHERE name = ?", (REDELIVERY_STATE_KEY,)
+        )
+    ingress.stop()
+    running.join()
+    before, after = RedeliveryFilter(), RedeliveryFilter()
+    before.load([stored])
+    after.load([stored, on_disk])
+
+    assert before.is_stored(message)
+    assert not after.is_stored(message)
 
 
 def test_acknowledgement_that_a_restarted_broker_did_not_read(

@@ -323,6 +323,78 @@ def test_refused_message_expires(tmp_path: Path) -> None:
     setup.fallback.close()
 
 
+def publish_unheard(setup: FallbackSetup, seqs: Sequence[int]) -> None:
+    """Put messages to topics without a subscriber, and end each publication."""
+    setup.fallback.put([draft(seq, 3) for seq in seqs])
+    while sent := [seq for seq in setup.poll() if seq in seqs]:
+        for seq in sent:
+            setup.finish(seq, reached=0)
+
+
+def drain_unheard(setup: FallbackSetup) -> float:
+    """Poll until no message waits; returns how long that took."""
+    began_s = setup.now_s
+    while setup.waiting_count():
+        for seq in setup.poll(after_s=0.5):
+            setup.finish(seq, reached=0)
+        assert setup.now_s - began_s < 600.0
+    return setup.now_s - began_s
+
+
+def test_messages_without_receivers_do_not_fill_the_window(
+    setup: FallbackSetup,
+) -> None:
+    """32 of them held up all others for three minutes."""
+    publish_unheard(setup, range(1, 501))
+    setup.fallback.put([draft(1000, 2)])
+
+    assert setup.poll() == [1000]
+    assert setup.waiting_count() == 501
+
+
+def test_topic_without_receivers_for_three_minutes_has_no_subscribers(
+    setup: FallbackSetup,
+) -> None:
+    """Then its messages leave at the first answer, until it has a subscriber again."""
+    publish_unheard(setup, range(1, 501))
+    assert 180.0 <= drain_unheard(setup) <= 300.0
+
+    publish_unheard(setup, range(501, 601))
+    assert setup.waiting_count() == 0
+
+    setup.fallback.put([draft(601, 3)])
+    assert setup.poll() == [601]
+    setup.finish(601)
+    publish_unheard(setup, [602])
+    assert setup.waiting_count() == 1
+
+
+def test_gateway_that_returns_may_have_subscribers(setup: FallbackSetup) -> None:
+    """Rings that have just merged may hide its subscribers for ten seconds."""
+    publish_unheard(setup, [1])
+    drain_unheard(setup)
+    setup.overlay.set_peers(return_count=1)
+    publish_unheard(setup, [2])
+    assert setup.waiting_count() == 1
+
+    assert setup.poll(after_s=2.0) == [2]
+    setup.finish(2)
+    assert setup.waiting_count() == 0
+
+
+def test_emergency_without_receivers_is_tried_for_three_minutes(
+    setup: FallbackSetup,
+) -> None:
+    """Also to a topic that has had no subscriber for long; it needs no window."""
+    publish_unheard(setup, [1])
+    drain_unheard(setup)
+    setup.fallback.put([draft(2, 5)])
+    began_s = setup.now_s
+    drain_unheard(setup)
+
+    assert setup.now_s - began_s > 180.0
+
+
 def received(seq: int, priority: int) -> tuple[OverlayMessage, CarriedMessage]:
     return OverlayMessage(str(id_of(seq)), priority), CarriedMessage(TOPIC, bytes(1000))
 
