@@ -1,11 +1,11 @@
-"""Consoles that are forked from a process which has imported the program.
+"""Commands of ``backend-spark`` in a fork of a process that has imported the console.
 
 To start the program takes two seconds of a processor, nearly all for imports.
 """
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -16,15 +16,15 @@ _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["console_imports"])
 
 
-def fork_console(config: Path, log: Path) -> ForkServerProcess:
-    """Start the command ``console`` in the present environment.
+def fork_command(arguments: Sequence[str], log: Path) -> ForkServerProcess:
+    """Start a command in the present environment.
 
     Args:
-        config: Its settings file.
-        log: File for its log.
+        arguments: Its name and options.
+        log: File for its standard error.
     """
     environment = dict(os.environ)
-    process = _CONTEXT.Process(target=_run, args=(config, log, environment))
+    process = _CONTEXT.Process(target=_run, args=(arguments, log, environment))
     path = [str(Path(__file__).parent), *environment.get("PYTHONPATH", "").split(":")]
     with pytest.MonkeyPatch.context() as patch:
         # Before Python 3.12 the process that is forked does not get this `sys.path`.
@@ -33,12 +33,12 @@ def fork_console(config: Path, log: Path) -> ForkServerProcess:
     return process
 
 
-def _run(config: Path, log: Path, environment: Mapping[str, str]) -> None:
+def _run(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
     from backend_spark.__main__ import main  # noqa: PLC0415 - where the imports are
 
     os.environ.clear()
     os.environ.update(environment)
     with log.open("wb") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
-    sys.argv = ["backend-spark", "console", "--config", str(config)]
+    sys.argv = ["backend-spark", *arguments]
     main()

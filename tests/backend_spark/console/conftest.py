@@ -13,7 +13,7 @@ import httpx
 import pytest
 from browser import browser, forget, resize
 from conftest import free_port, wait_until
-from console_process import fork_console
+from console_process import fork_command
 from console_tables import write_scored, write_tables
 from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services, serve
 from creeping_slope import CREEP, creep_readings
@@ -85,7 +85,8 @@ class RunningConsole:
         config = self._workspace.config(f"{present}\n{more}")
         log = self._workspace.folder / "console.log"
         log.write_text("")
-        process = self._process = fork_console(config, log)
+        command = ["console", "--config", str(config)]
+        process = self._process = fork_command(command, log)
         wait_until(
             lambda: "Uvicorn running" in log.read_text() or not process.is_alive()
         )
