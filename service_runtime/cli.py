@@ -3,8 +3,10 @@
 Importing every command of a program takes seconds on a Raspberry Pi.
 """
 
+import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +62,8 @@ class LazyGroup(click.Group):
         if module.startswith(STUDIES) and str(SOURCE_TREE) not in sys.path:
             sys.path.append(str(SOURCE_TREE))
         try:
-            command: click.Command = getattr(import_module(module), name)
+            with _without_collections():
+                command: click.Command = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
             program = ctx.find_root().info_name
             raise click.ClickException(
@@ -77,3 +80,15 @@ class LazyGroup(click.Group):
             formatter.write_dl([
                 (command, summary) for command, (_, summary) in self._places.items()
             ])
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage during imports: a tenth of their time, and nothing to free."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

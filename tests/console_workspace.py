@@ -1,13 +1,16 @@
 """A console for tests: data folder, settings, accounts and server."""
 
 import os
+import ssl
 import threading
-from base64 import b32decode
+from base64 import b32decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import scrypt
 from pathlib import Path
+from typing import Final
 
 import httpx
 import uvicorn
@@ -47,10 +50,19 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 """Highest current level; nishi-2 is silent."""
 
 
+HTTP_ONLY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of http://, which else load all certificates first, 30 ms each."""
+
+
 @cache
 def hash_of(_role: str) -> str:
-    """Hash of `PASSWORD` with a salt for each role; cached because it is slow."""
-    return accounts.hash_password(PASSWORD, os.urandom)
+    """Hash of `PASSWORD` with a salt for each role, of a 64th of the usual costs.
+
+    A login takes what the hash says; most tests begin with one.
+    """
+    salt = os.urandom(16)
+    key = scrypt(PASSWORD.encode(), salt=salt, n=2**8, r=8, p=1)
+    return "$".join(["scrypt$256$8$1", *(b64encode(x).decode() for x in (salt, key))])
 
 
 def code_at(now_s: float, secret: str = TOTP_SECRET) -> str:
@@ -129,7 +141,8 @@ def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        address = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=address, timeout=60, verify=HTTP_ONLY) as client:
             yield client
     finally:
         server.should_exit = True

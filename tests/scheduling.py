@@ -12,6 +12,7 @@ Groups that take longest start first; short ones fill the gaps at the end.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,11 @@ SPARK_FIXTURES = {"spark", "quick_java"}
 
 def arrange(items: list[pytest.Item]) -> None:
     """Give each test its group, and put groups that take long first."""
-    for item in items:
-        if group := group_of(item):
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        if group:
             item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=_rank)
+    items.sort(key=lambda item: _rank(groups[item], item.path))
 
 
 def starts_java(item: pytest.Item) -> bool:
@@ -60,21 +62,25 @@ def starts_java(item: pytest.Item) -> bool:
 
 def group_of(item: pytest.Item) -> str | None:
     """The group of a test; None if it may run in any process."""
-    path = item.path.relative_to(TESTS).as_posix()
     if starts_java(item):
         return "spark"
     if item.get_closest_marker("container"):
         return "container"
+    path = _name(item.path)
     return None if path.startswith(SPLIT) else path
 
 
-def _rank(item: pytest.Item) -> int:
+def _rank(group: str | None, path: Path) -> int:
     """Position of a test's group; tests within a group keep their order."""
-    group = group_of(item)
     if group in SLOWEST:
         return SLOWEST.index(group)
-    path = item.path.relative_to(TESTS).as_posix()
+    name = _name(path)
     folder = next(
-        (i for i, name in enumerate(SLOW) if path.startswith(name)), len(SLOW)
+        (i for i, slow in enumerate(SLOW) if name.startswith(slow)), len(SLOW)
     )
     return len(SLOWEST) + folder
+
+
+@cache  # thousands of tests share some hundred files
+def _name(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()

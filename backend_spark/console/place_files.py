@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from matplotlib.path import Path as Outline
 
 from backend_spark.console.places import Place
 from backend_spark.errors import PlaceFileError
@@ -296,6 +295,8 @@ def _points(pairs: object) -> list[tuple[float, float]]:
 def _cells_within(points: Sequence[tuple[float, float]]) -> Iterator[str]:
     """Tokens of the cells that a polygon touches; holes count as part of it."""
     longitudes, latitudes = zip(*points, strict=True)
+    from matplotlib.path import Path as Outline  # noqa: PLC0415 - matplotlib is slow
+
     south_west = min(latitudes), min(longitudes)
     north_east = max(latitudes), max(longitudes)
     cells = cover_rectangle(south_west, north_east, ANALYSIS_LEVEL, max_cells=MAX_CELLS)

@@ -207,7 +207,7 @@ def check_tables(connection: sqlite3.Connection) -> None:
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Upgrade the tables to this version."""
-    migrations.apply(Database(connection))
+    migrations.apply(Database(connection, execute_plugins=False))
     if stored_format(connection) != FORMAT:
         connection.execute(f"PRAGMA user_version = {FORMAT * _EACH_BYTE}")
         # Into the file's header, where a Debian package reads it before a downgrade.

@@ -199,9 +199,9 @@ def find_sensor_kind(name: object) -> SensorKind:
     Raises:
         FieldError: There is none; the message suggests the nearest name.
     """
-    foreign = {point.name: point for point in entry_points(group=SENSOR_ENTRY_POINTS)}
     if isinstance(name, str) and name in SENSOR_KINDS:
         return SENSOR_KINDS[name]
+    foreign = {point.name: point for point in entry_points(group=SENSOR_ENTRY_POINTS)}
     if isinstance(name, str) and name in foreign:
         kind: SensorKind = foreign[name].load()
         return kind

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import httpx
 import pytest
 from browser import browser, forget, resize
 from conftest import free_port, wait_until
+from console_process import fork_command
 from console_tables import write_scored, write_tables
 from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services, serve
 from creeping_slope import CREEP, creep_readings
@@ -71,29 +73,33 @@ def open_app(
 
 
 class RunningConsole:
-    """The program itself on a workspace."""
+    """The program on a workspace, in a process of its own."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkServerProcess | None = None
 
     def start(self, more: str = "", *, exercise: bool = True) -> str:
         """Start it with some more settings; returns its address."""
         present = f"exercise = {str(exercise).lower()}"
-        config = str(self._workspace.config(f"{present}\n{more}"))
+        config = self._workspace.config(f"{present}\n{more}")
         log = self._workspace.folder / "console.log"
-        command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
-        with log.open("wb") as file:
-            process = self._process = subprocess.Popen(command, stderr=file)
-        wait_until(lambda: "Uvicorn running" in log.read_text() or process.poll())
-        assert process.poll() is None, log.read_text()
+        log.write_text("")
+        command = ["console", "--config", str(config)]
+        process = self._process = fork_command(command, log)
+        wait_until(
+            lambda: "Uvicorn running" in log.read_text() or not process.is_alive()
+        )
+        assert process.is_alive(), log.read_text()
         return f"http://127.0.0.1:{self._workspace.port}/"
 
     def stop(self) -> None:
         """Stop it; it ends by the signal."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            assert self._process.wait(60) in {0, -signal.SIGTERM}
+            self._process.terminate()
+            self._process.join(60)
+            assert self._process.exitcode in {0, -signal.SIGTERM}
+            self._process.close()
 
 
 @pytest.fixture
@@ -102,6 +108,26 @@ def run_console(workspace: Workspace) -> Iterator[Callable[..., str]]:
     console = RunningConsole(workspace)
     yield console.start
     console.stop()
+
+
+@pytest.fixture
+def run_program(workspace: Workspace) -> Iterator[Callable[[], str]]:
+    """Start the program from its command line; returns its address."""
+    with ExitStack() as stack:
+
+        def start() -> str:
+            log = workspace.folder / "console.log"
+            config = str(workspace.config("exercise = true"))
+            command = [sys.executable, "-m", "backend_spark", "console"]
+            with log.open("wb") as file:
+                process = subprocess.Popen([*command, "--config", config], stderr=file)
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            wait_until(lambda: "Uvicorn running" in log.read_text() or process.poll())
+            assert process.poll() is None, log.read_text()
+            return f"http://127.0.0.1:{workspace.port}/"
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from console_process import fork_command
 from console_workspace import Clock, Workspace, log_in, make_test_services, serve
 from soak.disk import fill, mounted
 
@@ -36,11 +37,13 @@ def damage(path: Path, what: str) -> None:
         file.write(os.urandom(end - begin))
 
 
-def run(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command on the settings of the workspace, until it ends."""
-    config = str(workspace.config(RULE))
-    line = [sys.executable, "-m", "backend_spark", *command, "--config", config]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+def run(workspace: Workspace, *command: str) -> tuple[int | None, str]:
+    """Run a command on the settings of the workspace; exit code and errors."""
+    config, errors = str(workspace.config(RULE)), workspace.folder / "errors"
+    process = fork_command([*command, "--config", config], errors)
+    process.join(60)
+    process.kill()  # if it has not ended
+    return process.exitcode, errors.read_text()
 
 
 @pytest.fixture
@@ -72,13 +75,13 @@ def test_start_ends_with_file_and_remedy(
     else:
         commands.append(["console-notifications", "log"])
     for command in commands:
-        ended = run(used, *command)
-        assert ended.returncode == EXIT_USAGE_DATA, ended.stderr
-        last = ended.stderr.splitlines()[-1]
+        code, errors = run(used, *command)
+        assert code == EXIT_USAGE_DATA, errors
+        last = errors.splitlines()[-1]
         assert last.startswith(f"backend-spark: {path} must be an intact database, got")
         assert f"copy data/console/{path.name} of the newest backup" in last
         assert lost in last
-        assert "Traceback" not in ended.stderr
+        assert "Traceback" not in errors
     assert path.read_bytes() == before
 
 
@@ -103,11 +106,11 @@ def test_start_on_a_full_disk_names_the_folder(workspace: Workspace) -> None:
         if disk is None:
             pytest.skip("only root may mount a small disk")
         fill(disk)
-        ended = run(workspace, "console")
-    assert ended.returncode == EXIT_BUSY, ended.stderr
-    last = ended.stderr.splitlines()[-1]
+        code, errors = run(workspace, "console")
+    assert code == EXIT_BUSY, errors
+    last = errors.splitlines()[-1]
     assert last.startswith(f"backend-spark: {folder} must be on a disk with space, got")
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("what", ["header", "pages"])

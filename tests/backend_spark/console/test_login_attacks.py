@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from attack_table import timed
-from console_workspace import PASSWORD, Clock, Workspace, log_in
+from console_workspace import HTTP_ONLY, PASSWORD, Clock, Workspace, log_in
 
 from backend_spark.config import read_settings
 from backend_spark.console import accounts
@@ -41,7 +41,7 @@ def attempt(
 
 def stranger(client: httpx.Client) -> httpx.Client:
     """A browser without cookies."""
-    return httpx.Client(base_url=client.base_url, timeout=30)
+    return httpx.Client(base_url=client.base_url, timeout=30, verify=HTTP_ONLY)
 
 
 @pytest.mark.attack(

@@ -13,7 +13,13 @@ import httpx
 import pytest
 from attack_table import timed
 from conftest import free_port
-from console_workspace import Workspace, log_in, make_test_services, serve
+from console_workspace import (
+    HTTP_ONLY,
+    Workspace,
+    log_in,
+    make_test_services,
+    serve,
+)
 from openid_provider import TestProvider, run_provider, sign_in_at
 from soak.disk import fill, mounted
 
@@ -51,7 +57,7 @@ class Site:
 
     def browser(self) -> httpx.Client:
         """A browser without cookies."""
-        return httpx.Client(base_url=self.address, timeout=30)
+        return httpx.Client(base_url=self.address, timeout=30, verify=HTTP_ONLY)
 
     def to_callback(self, browser: httpx.Client, user: str, **more: str) -> str:
         """Sign in at the provider; returns where it sends the browser."""

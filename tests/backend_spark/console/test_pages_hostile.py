@@ -144,6 +144,8 @@ def test_html_in_a_decision_about_readings_is_escaped(
     find(driver, "tr[data-span$='tilt/x'] .accept").click()
     find(driver, ".review-form textarea").send_keys(HOSTILE)
     find(driver, ".review-form .primary:enabled").click()
+    # The window closes with the answer; until then it covers the tabs.
+    wait_until(lambda: not driver.find_elements(By.CSS_SELECTOR, ".review-form"))
     open_tab(driver, "reviews", ".decisions")
 
     no_problems(driver)

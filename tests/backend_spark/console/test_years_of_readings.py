@@ -78,13 +78,13 @@ def peak_mib(config: str) -> int:
 
 @pytest.mark.long
 def test_years_of_readings_are_read_in_bounded_memory(
-    run_console: Callable[..., str], workspace: Workspace
+    run_program: Callable[[], str], workspace: Workspace
 ) -> None:
     """15.6 million rows: a page takes seconds at most, whatever is asked."""
     folder = str(workspace.data / "tables" / "silver")
     for month in range(MONTHS):
         write_deltalake(folder, month_of_readings(month), mode="append")
-    client = httpx.Client(base_url=f"{run_console()}sta/v1.1/", timeout=120)
+    client = httpx.Client(base_url=f"{run_program()}sta/v1.1/", timeout=120)
     first_s = time.monotonic()
     while client.get("Things?$top=1").status_code == 503:
         time.sleep(0.1)

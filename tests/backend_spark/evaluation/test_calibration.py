@@ -14,15 +14,11 @@ from measurements import seattle
 
 from backend_spark.cli import cli
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.calibration import (
-    MIN_CLASS_DAYS,
-    CalibrationDays,
-    calibrate,
-)
 from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.evaluation.resampling import DayBootstrap
 
 FIRST = date(2000, 1, 1)
+MIN_CLASS_DAYS = 20
 
 
 def chance(score: float) -> float:
@@ -37,20 +33,25 @@ def climate(years: int, seed: int) -> tuple[list[float], list[bool]]:
     return scores, [draw.random() < chance(score) for score in scores]
 
 
-def cases(
+def calibrate(
     values: dict[str, list[float]], events: Sequence[bool], step_h: float = 1.0
-) -> CalibrationDays:
-    """Days from 2000 on."""
+) -> Calibration:
+    """Calibration of days from 2000 on."""
+    from backend_spark.evaluation import calibration  # noqa: PLC0415 - scikit-learn is slow
+
+    assert calibration.MIN_CLASS_DAYS == MIN_CLASS_DAYS
     days = [FIRST + timedelta(days=at) for at in range(len(events))]
-    bootstrap = DayBootstrap(len(days), 1)
-    return CalibrationDays(days, events, values, bootstrap, 3, step_h, "Otani")
+    made = calibration.CalibrationDays(
+        days, events, values, DayBootstrap(len(days), 1), 3, step_h, "Otani"
+    )
+    return calibration.calibrate(made)
 
 
 @pytest.fixture(scope="module")
 def made() -> Calibration:
     """Calibration of four years."""
     scores, events = climate(3, 1)
-    return calibrate(cases({"swi": scores}, events))
+    return calibrate({"swi": scores}, events)
 
 
 def true_share(scores: list[float], found: Calibration, at: int) -> float:
@@ -73,7 +74,7 @@ def test_intervals_hold_the_true_probability(years: int, climates: int) -> None:
     held = classes = 0
     for seed in range(climates):
         scores, events = climate(years, seed)
-        found = calibrate(cases({"swi": scores}, events))
+        found = calibrate({"swi": scores}, events)
         shares = [each.of_100 for each in found.classes]
         assert shares == sorted(shares)
         assert all(each.days >= MIN_CLASS_DAYS for each in found.classes)
@@ -92,7 +93,7 @@ def test_a_predictor_without_skill_has_no_skill_score() -> None:
     draw = Random(2)
     noise = [draw.random() for _ in range(365 * 3)]
     events = [draw.random() < 0.03 for _ in noise]
-    skill = calibrate(cases({"swi": noise}, events)).each_year_left_out
+    skill = calibrate({"swi": noise}, events).each_year_left_out
     assert skill.skill_score_same_days > 0
     assert skill.skill_score < skill.skill_score_same_days
     assert skill.skill_score < 0.01
@@ -106,7 +107,7 @@ def test_several_predictors_make_one_score(tmp_path: Path) -> None:
     swi = [draw.gammavariate(0.6, 25) for _ in range(365 * 3)]
     wet = [draw.gammavariate(0.6, 25) for _ in swi]
     events = [draw.random() < chance(a + b) for a, b in zip(swi, wet, strict=True)]
-    found = calibrate(cases({"swi": swi, "antecedent": wet}, events))
+    found = calibrate({"swi": swi, "antecedent": wet}, events)
     assert found.log_odds is not None
     assert all(slope > 0 for slope in found.log_odds.coefficients.values())
     path = tmp_path / "c.json"
@@ -142,7 +143,7 @@ def test_too_few_cases_are_refused(
     names = ["swi", "effective72"][:predictors]
     values = {name: [float(at % 37) for at in range(len(events))] for name in names}
     with pytest.raises(CalibrationError, match=problem):
-        calibrate(cases(values, events))
+        calibrate(values, events)
 
 
 def test_statement_about_a_row(made: Calibration) -> None:
