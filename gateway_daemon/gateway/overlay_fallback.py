@@ -389,6 +389,9 @@ class OverlayFallback:
             return ended.is_complete
         if each.tries >= MAX_EMPTY_TRIES:
             return True
+        if self._overlay is not None and self._overlay.status.peer_summary.silent:
+            self._unheard.discard(each.message.topic)  # that one may have subscribers
+            return False
         is_definite = self._unheard.is_definite(each, now_s)
         return is_definite and each.message.priority < LADDER.top
 

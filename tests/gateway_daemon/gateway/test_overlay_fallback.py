@@ -382,6 +382,20 @@ def test_gateway_that_returns_may_have_subscribers(setup: FallbackSetup) -> None
     assert setup.waiting_count() == 0
 
 
+def test_silent_gateway_may_have_subscribers(setup: FallbackSetup) -> None:
+    """What it missed last is tried for three minutes, however long it was away."""
+    setup.overlay.set_peers("gateway-2")
+    publish_unheard(setup, [1])
+    drain_unheard(setup)
+    publish_unheard(setup, [2])
+    assert setup.waiting_count() == 1
+
+    setup.overlay.set_peers(return_count=1)
+    assert setup.poll(after_s=2.0) == [2]
+    setup.finish(2)
+    assert setup.waiting_count() == 0
+
+
 def test_emergency_without_receivers_is_tried_for_three_minutes(
     setup: FallbackSetup,
 ) -> None:
