@@ -49,9 +49,14 @@ def find_damage(path: Path) -> str:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
-            (found,) = db.execute("pragma integrity_check(1)").fetchone()
+            return check_integrity(db)
     except sqlite3.DatabaseError as error:
         return str(error) if is_damage(error) else ""
+
+
+def check_integrity(db: sqlite3.Connection) -> str:
+    """The first thing that SQLite finds wrong in a database; empty if nothing."""
+    (found,) = db.execute("pragma integrity_check(1)").fetchone()
     return "" if found == "ok" else " ".join(str(found).split())
 
 

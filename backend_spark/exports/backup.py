@@ -29,7 +29,7 @@ from backend_spark.config import (
     TABLES_FOLDER,
     BackendSection,
 )
-from backend_spark.console.database_files import is_damage
+from backend_spark.console.database_files import check_integrity, is_damage
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
 from backend_spark.tables.reader import DeltaTables, read_transactions
@@ -306,13 +306,12 @@ def _copy_database(path: Path, to: Path) -> str:
         ):
             live.backup(copy)
             # Pages are copied as they are; a damaged one would be found by a restore.
-            (found,) = copy.execute("pragma integrity_check(1)").fetchone()
+            return check_integrity(copy)
     except sqlite3.DatabaseError as error:
         if is_damage(error):
             return str(error)
         rule = "an intact database"
         raise BackupError(str(path), rule, str(error)) from error
-    return "" if found == "ok" else " ".join(str(found).split())
 
 
 def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:

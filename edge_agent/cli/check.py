@@ -30,7 +30,7 @@ from edge_agent.cli._options import (
     read_settings,
     say,
 )
-from edge_agent.cli.service_path import InstalledService, find_service
+from edge_agent.cli.installed_service import InstalledService, find_service
 from edge_agent.commissioning.fleet import encode_text
 from edge_agent.commissioning.link_check import (
     HANDSHAKE_BYTES,

@@ -1,4 +1,4 @@
-"""Whether the service may write the queue, which root checks for it."""
+"""The unit of an installed node: whether it may write its queue, checked by root."""
 
 import os
 import pwd
@@ -39,15 +39,13 @@ class InstalledService:
             yield mend("queue.path", rule, str(queue), remedy)
             return
         found = next(each for each in queue.absolute().parents if each.exists())
-        is_made = self.state_folder.is_relative_to(found) and (
-            found != self.state_folder
-        )
+        is_made = found in self.state_folder.parents
         if not is_made and found.stat().st_uid != self.uid:
             remedy = f"install -d -o {self.uid} -g {self.uid} {queue.parent}"
             yield mend("queue.path", rule, str(queue), remedy)
 
     def _has_more_folders(self) -> bool:
-        """Whether somebody has let the unit write more than its folder."""
+        """Whether a drop-in lets the unit write more than its folder."""
         files = self.drop_ins.glob("*.conf")
         return any("ReadWritePaths=" in each.read_text("utf-8") for each in files)
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from edge_agent.cli import check as check_module
 from edge_agent.cli import cli
-from edge_agent.cli.service_path import InstalledService
+from edge_agent.cli.installed_service import InstalledService
 
 RULE = "queue.path must be in a folder that the service may write, got"
 OTHER = 12345
