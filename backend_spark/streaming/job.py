@@ -64,7 +64,12 @@ from service_runtime.watchdog import LoopWatchdog
 log = logging.getLogger(__name__)
 
 LATE_WORKER_ERROR: Final = "Python worker failed to connect back"
-MAX_STARTS: Final = 6
+LATE_S: Final = 900.0
+"""Time for which a query is started again although its Python workers are late."""
+
+START_S: Final = 120.0
+"""A query that fails later than this after its start had its Python worker."""
+
 CHECKPOINT: Final = "score"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
@@ -89,16 +94,22 @@ class RestartingQuery:
 
     Spark allows a source's Python worker ten seconds to start; no setting changes that.
     On a busy machine it can take longer, and the query then ends before the batch has
-    begun.
+    begun. A job that ended for it would make the machine busier by its next start.
 
     Args:
         start: Starts the query from its checkpoint.
+        monotonic: Clock.
     """
 
-    def __init__(self, start: Callable[[], StreamingQuery]) -> None:
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._start = start
+        self._monotonic = monotonic
         self._query = start()
-        self._restarts_left = MAX_STARTS - 1
+        self._started_s = self._late_since_s = monotonic()
 
     def wait_until_ended(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the query; returns whether it has ended.
@@ -107,7 +118,7 @@ class RestartingQuery:
             timeout_s: Longest wait; None waits until the end.
 
         Raises:
-            StreamingQueryException: A batch failed, or the worker was late six times.
+            StreamingQueryException: A batch failed, or workers were late for `LATE_S`.
         """
         while True:
             try:
@@ -117,11 +128,18 @@ class RestartingQuery:
                 # Typed as int, but Spark accepts fractions of a second.
                 return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
             except StreamingQueryException as error:
-                if LATE_WORKER_ERROR not in str(error) or not self._restarts_left:
+                if LATE_WORKER_ERROR not in str(error) or not self._may_restart():
                     raise
-                self._restarts_left -= 1
                 log.warning("Spark's Python took over 10 s to start; restarting it")
                 self._query = self._start()
+
+    def _may_restart(self) -> bool:
+        """Whether workers have been late for less than `LATE_S`, start after start."""
+        now_s = self._monotonic()
+        if now_s - self._started_s > START_S:
+            self._late_since_s = now_s
+        self._started_s = now_s
+        return now_s - self._late_since_s < LATE_S
 
     def stop(self) -> None:
         """Stop the query."""

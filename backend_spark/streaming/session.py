@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -52,6 +53,8 @@ LOCAL_ENVIRONMENT: Final = {
 }
 """Additional environment of a job on one machine."""
 
+WORKER_SITE: Final = str(Path(__file__).parent / "worker_site")
+"""Folder of the ``sitecustomize`` of Spark's Python processes."""
 
 SCORING_POOL: Final = "scoring"
 """Scheduler pool of passes; batches are in the default one."""
@@ -86,6 +89,15 @@ def open_session(master: str | None) -> SparkSession:
             settings |= LOCAL_SETTINGS
     for name, value in environment.items():
         os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
+    _add_worker_site()
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _add_worker_site() -> None:
+    """Put `WORKER_SITE` on the path of the Python processes that the JVM starts."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # noqa: TID251 - Python reads it
+    if WORKER_SITE not in path:
+        joined = os.pathsep.join([*filter(None, path), WORKER_SITE])
+        os.environ["PYTHONPATH"] = joined  # noqa: TID251 - Python reads it

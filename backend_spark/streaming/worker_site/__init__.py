@@ -1,0 +1,1 @@
+"""Folder on the path of Spark's Python processes, for its ``sitecustomize``."""
