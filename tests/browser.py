@@ -21,6 +21,9 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--force-device-scale-factor=1",
+    # The browser's own frame is drawn, too: a new tab costs a third less without.
+    "--animation-duration-scale=0",
+    "--wm-window-animations-disabled",
 )
 OFFICE_SCREEN = (1366, 768)
 PICTURES = Path(__file__).parents[1] / "out" / "console"
