@@ -4,16 +4,21 @@ A node whose file is wrong would be silent until a person visits it. When the
 id, the position and a Manager can be read, it starts without the wrong parts. Nothing
 is guessed that could make a false reading: a sensor with one wrong key is left out as
 a whole, and with a broken ``[queue]`` the queue file is not opened.
+
+When not even those can be read, the node runs with the settings of its last run, of
+which there is a copy in the state folder of its service.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from edge_agent.config import NOT_UTF_8, NodeSettings, parse_node_settings
 from service_runtime.errors import FieldError
+from service_runtime.files import write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tls import Endpoint, TlsFiles, check_link
 from slope_science.reason_codes import ReasonCode
@@ -27,6 +32,8 @@ REPORT_EVERY_S = 3600.0
 HEALTH = "config/health"
 MISTAKE = "config/mistake"
 MAX_MISTAKES = 20
+LAST_FILE = "last-node.toml"
+"""In the state folder: the settings of the last run with valid ones."""
 
 Table = dict[str, Any]
 _Path = tuple[str | int, ...]
@@ -34,6 +41,7 @@ _Path = tuple[str | int, ...]
 _SECTION = re.compile(r"^\[", re.MULTILINE)
 _LISTS: tuple[_Path, ...] = (("sensor",), ("triage", "limit"), ("alarm",))
 _ESSENTIAL = frozenset({"node", "uplink", "simulation"})
+_IDENTITY = ("id", "latitude", "longitude")
 _PLACEHOLDER_SENSOR = {"kind": "node", "name": "node"}
 
 
@@ -81,6 +89,56 @@ def recover_settings(raw: bytes) -> RecoveredSettings | None:
                 _remove(numbers[path[:-1]], path[-1:])
         node, found = _attempt(table)
     return RecoveredSettings(node, tuple(problems), has_queue) if problems else None
+
+
+def save_last_settings(file: Path, state: Path) -> None:
+    """Copy valid settings to the state folder, unless they are there already.
+
+    Raises:
+        OSError: The file cannot be read, or the copy cannot be written.
+    """
+    raw, last = file.read_bytes(), state / LAST_FILE
+    if not last.exists() or last.read_bytes() != raw:
+        write_atomic(last, raw)
+
+
+def recover_last_settings(
+    raw: bytes, error: SettingsError | OSError, state: Path
+) -> RecoveredSettings | None:
+    """Use the settings of the last run instead of a file without usable settings.
+
+    Args:
+        raw: The file; empty if it cannot be read.
+        error: Why it cannot be used.
+        state: State folder of the service.
+
+    Returns:
+        None without valid settings of a last run, and when the file names another node
+        or position: the card may have been copied for that one.
+    """
+    last = state / LAST_FILE
+    try:
+        table = parse_toml(last.read_text(encoding="utf-8"))
+        node = parse_node_settings(table)
+    except (OSError, UnicodeDecodeError, SettingsError):
+        return None
+    if _is_of_another_node(raw, table["node"]):
+        return None
+    problems = error.problems if isinstance(error, SettingsError) else (error,)
+    instead = f"the settings of the last run are used instead: {last}"
+    return RecoveredSettings(node, (*map(str, problems), instead), has_queue=True)
+
+
+def _is_of_another_node(raw: bytes, last: Mapping[str, Any]) -> bool:
+    """Whether a file has a valid id or position that is not that of the last run."""
+    table, _ = _parse_sections(raw.decode(errors="replace"))
+    given = table.get("node")
+    if not isinstance(given, dict):
+        return False
+    _, found = _attempt({**table, "node": {**last, **given}})
+    wrong = {problem.path[1] for problem in found if problem.path[:1] == ("node",)}
+    keys = [key for key in _IDENTITY if key in given and key not in wrong]
+    return any(given[key] != last[key] for key in keys)
 
 
 def format_safe_mode(problems: Sequence[str]) -> str:

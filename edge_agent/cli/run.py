@@ -1,6 +1,8 @@
 """The commands ``run`` and ``send``."""
 
 import json
+import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +16,12 @@ from edge_agent.cli._options import PROGRAM, config_option, read_settings, say
 from edge_agent.clock import Clock
 from edge_agent.config import NodeSettings
 from edge_agent.queue.base import MessageDraft, QueueError
-from edge_agent.safe_mode import RecoveredSettings, recover_settings
+from edge_agent.safe_mode import (
+    RecoveredSettings,
+    recover_last_settings,
+    recover_settings,
+    save_last_settings,
+)
 from edge_agent.sampler import make_draft
 from service_runtime import lifecycle
 from service_runtime.errors import FieldError
@@ -24,6 +31,8 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import EnvelopeError, PriorityError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, Pack, decode_pack
+
+log = logging.getLogger(__name__)
 
 KEYS = frozenset({"pri", "e", "why"})
 
@@ -93,7 +102,10 @@ def _object(line: str) -> Mapping[str, Any]:
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def run(path: Path, verbose: bool) -> None:
     """Run the node; in safe mode when a part of the settings is wrong."""
-    found = _settings_or_safe(path)
+    # Of the service; by hand there is none.
+    folder = os.environ.get("STATE_DIRECTORY")  # noqa: TID251
+    state = Path(folder) if folder else None
+    found = _settings_or_safe(path, state)
     lifecycle.log_to_stderr(verbose)
     lifecycle.exit_on_thread_error()
     try:
@@ -101,6 +113,7 @@ def run(path: Path, verbose: bool) -> None:
             node, supervision = app.build_safe_node(found)
         else:
             node, supervision = app.build_node(found)
+            _save_last(path, state)
     except (QueueError, app.SimulationError, BadPinFactory) as error:
         raise SystemExit(say(error)) from error
     run_service(node, supervision)
@@ -137,16 +150,32 @@ def send(path: Path) -> None:
     raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
 
 
-def _settings_or_safe(path: Path) -> NodeSettings | RecoveredSettings:
+def _settings_or_safe(
+    path: Path, state: Path | None
+) -> NodeSettings | RecoveredSettings:
+    raw = b""
+    found: SettingsError | OSError
     try:
+        raw = path.read_bytes()
         return config.read_node_settings(path)
-    except SettingsError as error:
-        safe = recover_settings(path.read_bytes())
-        if safe is None:
-            raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
-        return safe
+    except (SettingsError, OSError) as error:
+        found = error
+    safe = recover_settings(raw)
+    if safe is None and state is not None:
+        safe = recover_last_settings(raw, found, state)
+    if safe is None:
+        raise SystemExit(lifecycle.report_settings_error(PROGRAM, found)) from found
+    return safe
+
+
+def _save_last(path: Path, state: Path | None) -> None:
+    """Save the settings for a start at which the file is unusable."""
+    if state is None:
+        return
+    try:
+        save_last_settings(path, state)
     except OSError as error:
-        raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
+        log.warning("these settings are not saved for a later start: %s", error)
 
 
 def _lines() -> Iterator[str]:

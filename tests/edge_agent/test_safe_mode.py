@@ -1,13 +1,20 @@
 """Safe mode: which parts of a broken settings file are still used."""
 
+from pathlib import Path
+
 import pytest
 
+from edge_agent.config import read_node_settings
 from edge_agent.safe_mode import (
+    LAST_FILE,
     PRIORITY,
     RecoveredSettings,
     make_report,
+    recover_last_settings,
     recover_settings,
+    save_last_settings,
 )
+from service_runtime.settings import SettingsError
 
 GOOD = """
 [node]
@@ -165,3 +172,85 @@ def test_report_has_priority_between_routine_and_alarm() -> None:
     assert [r.name for r in pack.readings] == ["config/health", "config/mistake/1"]
     assert all(isinstance(r.value, str) for r in pack.readings)
     assert pack.why == "safe mode: 1 mistake in the settings"
+
+
+def recover_last(folder: Path, raw: bytes | None) -> RecoveredSettings | None:
+    """The settings of a node that ran with `GOOD`, and has another file or none now."""
+    file = folder / "node.toml"
+    file.write_text(GOOD)
+    save_last_settings(file, folder)
+    file.unlink()
+    if raw is not None:
+        file.write_bytes(raw)
+    with pytest.raises((SettingsError, OSError)) as refused:
+        read_node_settings(file)
+    error = refused.value
+    assert isinstance(error, SettingsError | OSError)
+    assert recover_settings(raw or b"") is None
+    return recover_last_settings(raw or b"", error, folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[uplink]", "[uplink"),
+        ('managers = ["mqtt://127.0.0.1:1883", "mqtts://10.8.0.1"]\n', ""),
+        ("managers", "manager"),
+        ("latitude = 33.5588", 'latitude = "33.5588"'),
+        ("longitude = 133.5312", "longitude = 1335312"),
+        ('id = "kochi-0001"', 'id = "kochi 0001"'),
+        ('id = "kochi-0001"', 'id = "kochi-0001'),
+        ("[node]", "[nodes]"),
+        (GOOD, ""),
+        (GOOD, "\0" * 4096),
+        (GOOD, "<<<<<<< HEAD"),
+    ],
+)
+def test_file_without_usable_settings_leads_to_those_of_the_last_run(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    """The mistakes of the file are reported, and which settings are in use."""
+    safe = recover_last(tmp_path, GOOD.replace(old, new, 1).encode())
+
+    assert safe is not None
+    assert safe.has_queue
+    assert safe.node.settings.node.id == "kochi-0001"
+    assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
+    assert len(safe.problems) > 1
+    assert safe.problems[-1].endswith(str(tmp_path / LAST_FILE))
+
+
+def test_missing_file_leads_to_the_settings_of_the_last_run(tmp_path: Path) -> None:
+    """The report names the file."""
+    safe = recover_last(tmp_path, None)
+
+    assert safe is not None
+    assert "node.toml" in safe.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('id = "kochi-0001"', 'id = "kochi-0002"'),
+        ("latitude = 33.5588", "latitude = 33.6"),
+        ("longitude = 133.5312", "longitude = 133.6"),
+    ],
+)
+def test_settings_of_another_node_are_not_replaced(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    """A copied card would send the readings of this slope in the name of another."""
+    wrong = GOOD.replace(old, new).replace("managers", "manager")
+
+    assert recover_last(tmp_path, wrong.encode()) is None
+
+
+def test_damaged_settings_of_the_last_run_are_not_used(tmp_path: Path) -> None:
+    """Nor are those of an earlier version with keys that this one does not know."""
+    error = FileNotFoundError("node.toml")
+    assert recover_last_settings(b"", error, tmp_path) is None
+    for text in ("", "\0" * 100, GOOD.replace("pin = 27", "pins = 27")):
+        (tmp_path / LAST_FILE).write_text(text)
+        assert recover_last_settings(b"", error, tmp_path) is None
+    (tmp_path / LAST_FILE).write_bytes(b"\xff\xfe")
+    assert recover_last_settings(b"", error, tmp_path) is None

@@ -75,7 +75,8 @@ class Agent:
         path.write_text(text)
         self.log = folder / "node.log"
         command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
-        env = {**os.environ, "RUNTIME_DIRECTORY": str(folder)}
+        state = {"RUNTIME_DIRECTORY": str(folder), "STATE_DIRECTORY": str(folder)}
+        env = {**os.environ, **state}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, env=env)
 
@@ -122,8 +123,30 @@ def test_broken_node_reports_its_errors_and_samples_the_usable_sensors(
         assert read_counters(tmp_path / "queue.db")[3]["put"] == 1
 
 
+def test_node_without_usable_settings_runs_with_those_of_its_last_run(
+    reception: tuple[Broker, Client], tmp_path: Path
+) -> None:
+    """A change that went wrong must not silence all nodes that it reached."""
+    manager, analyst = reception
+    text = NODE.format(manager=manager.url, folder=tmp_path)
+    text = text.replace("pin = 17\n", "pin = 27\n", 1)
+    first = Agent(tmp_path, text)
+    wait_until(lambda: "rain" in names(analyst))
+    assert first.end() == 0
+    analyst.got.clear()
+    agent = Agent(tmp_path, text.replace("managers = [", "managers = "))
+    wait_until(lambda: {"config/health", "rain"} <= names(analyst))
+    health = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
+    line = load_status(tmp_path)["line"]
+
+    assert agent.end() == 0
+    assert line.startswith("safe mode: ")
+    assert str(health.readings[-1].value).startswith("the settings of the last run")
+    assert "config/mistake/1" in names(analyst)
+
+
 def test_node_without_a_valid_position_exits_with_status_78(tmp_path: Path) -> None:
-    """Safe mode needs a position; systemd does not restart after status 78."""
+    """There was no run before; systemd does not restart after status 78."""
     text = NODE.format(manager="mqtt://127.0.0.1:9", folder=tmp_path)
     agent = Agent(tmp_path, text.replace("latitude = 33.5588", "latitude = 95"))
 
