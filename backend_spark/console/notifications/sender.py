@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +85,7 @@ class NotificationSender:
     _unrecorded: dict[int, tuple[StoredNotification, float | None, float]] = field(
         default_factory=dict
     )
+    _reached: dict[int, frozenset[str]] = field(default_factory=dict)
     _pinged_s: float = 0.0
     _pinging: bool = False
 
@@ -142,10 +142,13 @@ class NotificationSender:
         ]
         over = {each.id: state for each in due if (state := self._end_of(each))}
         due = [each for each in due if each.id not in over]
-        due.sort(key=lambda each: _order(each.target))
-        for target, group in groupby(due, key=lambda each: each.target):
+        groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
+        for each in due:
+            reached = self._reached.get(each.id, frozenset())
+            groups.setdefault((each.target, reached), []).append(each)
+        for (target, _), group in groups.items():
             if self._take(target, now_s):
-                self._pool.submit(self._deliver, target, list(group))
+                self._pool.submit(self._deliver, target, group)
         for number, state in over.items():
             self.outbox.drop(number, state)
 
@@ -244,12 +247,35 @@ class NotificationSender:
             message = self._message(section, batch)
             key = key_of(section)
             address = self._address(target)
-            channels.deliver(address, section.format, key, message, self.clock())
+            self._send_message(address, section.format, key, message, batch)
         except (DeliveryError, FieldError) as error:
             log.warning("%s: %s was not delivered: %s", target.rule, batch[0].id, error)
             return str(error)
         log.info("%s: %d notifications delivered", target.rule, len(batch))
         return ""
+
+    def _send_message(
+        self,
+        address: str,
+        form: str,
+        key: bytes | None,
+        message: Message,
+        batch: Sequence[StoredNotification],
+    ) -> None:
+        """Send a message to those recipients that have not accepted it yet.
+
+        A batch has the notifications that reached the same recipients before.
+        """
+        reached = set(self._reached.get(batch[0].id, ()))
+        try:
+            now_s = self.clock()
+            channels.deliver(address, form, key, message, now_s, reached=reached)
+        except DeliveryError:
+            if reached:
+                self._reached |= {each.id: frozenset(reached) for each in batch}
+            raise
+        for each in batch:
+            self._reached.pop(each.id, None)
 
     def _message(
         self, section: NotificationSection, batch: Sequence[StoredNotification]
@@ -387,7 +413,3 @@ def read_address(address: str) -> str:
     if address.startswith("/"):
         return channels.read_secret(Path(address))
     return address
-
-
-def _order(target: Target) -> tuple[str, int]:
-    return target.rule, target.position

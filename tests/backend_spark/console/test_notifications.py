@@ -58,10 +58,32 @@ def hook() -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """Handler of the SMTP server: keeps what it accepts."""
+    """Handler of the SMTP server: keeps what it accepts.
+
+    Attributes:
+        mails: Accepted mails.
+        refused: Recipients that it refuses.
+        accepted: Recipients of each accepted mail.
+    """
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
+        self.refused: set[str] = set()
+        self.accepted: list[list[str]] = []
+
+    async def handle_RCPT(  # noqa: N802 - name set by aiosmtpd
+        self,
+        server: SMTP,
+        session: SmtpSession,
+        envelope: Envelope,
+        address: str,
+        options: list[str],
+    ) -> str:
+        """Accept a recipient, or refuse it as a greylist does."""
+        if address in self.refused:
+            return "451 4.7.1 try again later"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(  # noqa: N802 - name set by aiosmtpd
         self, server: SMTP, session: SmtpSession, envelope: Envelope
@@ -72,6 +94,7 @@ class Mailbox:
         mail = message_from_bytes(content, policy=policy.default)
         assert isinstance(mail, EmailMessage)
         self.mails.append(mail)
+        self.accepted.append(list(envelope.rcpt_tos))
         return "250 OK"
 
 
@@ -166,6 +189,32 @@ def test_rise_is_mailed_once(
     assert "警報や避難情報ではありません" in text
     assert console.states() == ["delivered"]
     assert console.outbox.newest(1)[0].shown.startswith("mailto://127.0.0.1")
+
+
+@pytest.mark.parametrize("late", ["to=b@x.example", "cc=b@x.example"])
+def test_recipient_that_is_refused_lets_no_other_have_the_mail_again(
+    make_console: MakeConsole, mailbox: tuple[str, Mailbox], late: str
+) -> None:
+    """A greylist of one mailbox; what rises meanwhile reaches the other once too."""
+    address, box = mailbox
+    box.refused = {"b@x.example"}
+    both = address.replace("to=duty@city.example", f"to=a@x.example&{late}")
+    console = make_console(rule(both.replace("&to=b", ",b")))
+    console.rise(4)
+    console.step()
+    console.step(5)
+    console.rise(5)
+    console.step(1)
+    console.step(30)
+    assert box.accepted == [["a@x.example"], ["a@x.example"]]
+    assert set(console.states()) == {"waiting"}
+
+    box.refused = set()
+    for _ in range(3):
+        console.step(300)
+
+    assert sorted(box.accepted[2:]) == [["b@x.example"]]
+    assert set(console.states()) == {"delivered"}
 
 
 def test_webhook_is_signed(
