@@ -192,6 +192,8 @@ def _request(
         )
         try:
             content = answer.read(MAX_ANSWER_BYTES)
+        except urllib3.exceptions.HTTPError:
+            content = b""  # the status has said whether it was accepted
         finally:
             answer.close()
     except (urllib3.exceptions.HTTPError, ValueError) as error:
