@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from backend_spark.console.notifications.outbox import (
     StoredNotification,
     row_of,
 )
-from backend_spark.console.notifications.rules import NotificationRules, Target
+from backend_spark.console.notifications.rules import NotificationRules, Plan, Target
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
 from service_runtime.errors import FieldError
@@ -135,13 +135,17 @@ class NotificationSender:
         with self._lock:  # before the reading: a delivery may end after it
             busy = self._busy.copy()
         delivered = self._unrecorded.copy()
-        due = [
-            each
-            for each in self.outbox.due(now_s)
-            if each.id not in delivered and each.target not in busy
-        ]
-        over = {each.id: state for each in due if (state := self._end_of(each))}
-        due = [each for each in due if each.id not in over]
+        due: list[StoredNotification] = []
+        over: dict[int, NotificationState] = {}
+        for each in self.outbox.due(now_s):
+            target = self.rules.place(each.target, each.address, self.outbox.addresses)
+            if each.id in delivered or target in busy or self._is_of_duty(each):
+                continue
+            state = self._end_of(each, target)
+            if state is None and target is not None:
+                due.append(replace(each, target=target))
+            else:
+                over[each.id] = state or NotificationState.GIVEN_UP
         groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
         for each in due:
             reached = self._reached.get(each.id, frozenset())
@@ -180,10 +184,23 @@ class NotificationSender:
         except (DeliveryError, FieldError):
             return ""
 
-    def _end_of(self, each: StoredNotification) -> NotificationState | None:
+    def _is_of_duty(self, each: StoredNotification) -> bool:
+        """Whether a notification must wait for the end of this exercise.
+
+        It would be sent with the mark of an exercise, but is none.
+        """
+        return self.console.exercise and not each.exercise
+
+    def _end_of(
+        self, each: StoredNotification, target: Target | None
+    ) -> NotificationState | None:
         """State of a notification that is not wanted any more; None if it is."""
-        if self.rules.address(each.target) is None:
-            log.error("rule %s is gone: notification given up", each.target.rule)
+        if target is None:
+            name, at = each.target.rule, each.target.position + 1
+            log.error("rule %s, address %d: removed, notification given up", name, at)
+            return NotificationState.GIVEN_UP
+        if each.exercise and not self.console.exercise:
+            log.warning("%s: notification of an exercise given up", target.rule)
             return NotificationState.GIVEN_UP
         event = self.events.get(each.event)
         if each.only_open and event is not None and event.state != EventState.OPEN:
@@ -313,12 +330,12 @@ class NotificationSender:
         if section is None:
             names = ", ".join(each.name for each in self.rules.sections) or "none"
             raise FieldError("rule", f"the name of one ({names})", rule)
+        plans = [
+            Plan(target, now_s, False, address, self.console.exercise)
+            for target, address in self.rules.targets(section)
+        ]
         self.outbox.add_tests(
-            [
-                (Target(rule, position), self._shown(Target(rule, position)))
-                for position in range(len(section.to))
-            ],
-            now_s,
+            row_of((0, 0, 0), plan, self._shown(plan.target), now_s) for plan in plans
         )
         return len(section.to)
 
