@@ -1,5 +1,6 @@
 """The page of the events, in a real browser: decisions, drafts, what others do."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -150,3 +151,17 @@ def test_new_event_rings_and_shows_in_the_title(
     wait_until(lambda: driver.title.startswith(f"({count + 1}) レベル5相当"))
 
     wait_until(lambda: driver.execute_script("return document.body.dataset.rang > 1"))
+
+
+def test_link_that_dies_without_a_word_is_no_present(
+    running_console: Any, driver: Chrome
+) -> None:
+    """A stopped process keeps its sockets open; the page connects again by itself."""
+    driver.get(f"{running_console.start()}?lang=ja")
+    wait_until(lambda: text(driver, ".headline .badge"))
+    running_console.signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: text(driver, ".status.alarm"))
+    finally:
+        running_console.signal(signal.SIGCONT)
+    wait_until(lambda: not driver.find_elements(By.CSS_SELECTOR, ".status.alarm"))
