@@ -124,6 +124,12 @@ def run_console(running_console: RunningConsole) -> Callable[..., str]:
 
 
 @pytest.fixture
+def signal_console(running_console: RunningConsole) -> Callable[..., None]:
+    """Send a signal to the program."""
+    return running_console.signal
+
+
+@pytest.fixture
 def run_program(workspace: Workspace) -> Iterator[Callable[[], str]]:
     """Start the program from its command line; returns its address."""
     with ExitStack() as stack:
