@@ -70,7 +70,7 @@ def _send_test(
         texts = sender.texts_of(section, settings.console)
         message = texts.test(f"msg_test_{round(now_s * 1000)}")
         key = sender.key_of(section)
-        channels.deliver(address, section.format, key, message, now_s)
+        channels.deliver(address, section.format, key, message, now_s, reached=set())
     except (channels.DeliveryError, FieldError) as error:
         click.echo(f"{shown}: {error}")
         return False

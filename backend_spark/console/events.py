@@ -100,6 +100,8 @@ class Event:
         text: Remark of that decision.
         failed_s: Earliest and latest time of the landslide, if the slope failed.
         entries: Numbers of its journal entries.
+        asked: Number of the newest entry that whoever decides must know: it opened,
+            rose or reopened, or another person decided.
         calls: Numbers of the entries that made it open: it opened, rose or reopened.
         reasons: Those of the peak: sentences and codes.
         keys: Of the messages that were counted, while it is in force.
@@ -121,6 +123,7 @@ class Event:
     text: str = ""
     failed_s: tuple[float, float] | None = None
     entries: list[int] = field(default_factory=list)
+    asked: int = 0
     calls: set[int] = field(default_factory=set)
     reasons: tuple[Reason, ...] = ()
     keys: set[str] = field(default_factory=set)
@@ -199,6 +202,7 @@ class Event:
         """Fold the decision of a person."""
         body = entry.body
         self.entries.append(entry.id)
+        self.asked = entry.id
         self.state = EventState(body.get("state", EventState.ACKNOWLEDGED))
         self.state_s, self.who, self.text = entry.at_s, entry.who, body["text"]
         self.failed_s = None
@@ -314,6 +318,7 @@ class EventBook:
             event.count(_message_sign(slope, body))
         if event.state is EventState.OPEN and was != (event.state, event.peak):
             event.calls.add(entry.id)
+            event.asked = entry.id
             self._newest = entry.id
 
     def _of_earlier_release(self, slope: str, at_s: int) -> Event | None:

@@ -57,7 +57,13 @@ class Message:
 
 
 def deliver(
-    address: str, form: str, key: bytes | None, message: Message, now_s: float
+    address: str,
+    form: str,
+    key: bytes | None,
+    message: Message,
+    now_s: float,
+    *,
+    reached: set[str],
 ) -> None:
     """Send a message, and return when the receiver has accepted it.
 
@@ -67,14 +73,16 @@ def deliver(
         key: Signs a webhook; None without a signature.
         message: The message.
         now_s: Unix time, for the signature.
+        reached: Recipients of a mail that accepted it in an earlier attempt, who do not
+            get it again; those that accept it now are added.
 
     Raises:
-        DeliveryError: It was not accepted.
+        DeliveryError: It was not accepted, or not by every recipient.
     """
     if is_webhook(address):
         _post(address, form, key, message, now_s)
     else:
-        _send_by_apprise(address, message)
+        _send_by_apprise(address, message, reached)
 
 
 def is_webhook(address: str) -> bool:
@@ -184,6 +192,8 @@ def _request(
         )
         try:
             content = answer.read(MAX_ANSWER_BYTES)
+        except urllib3.exceptions.HTTPError:
+            content = b""  # the status has said whether it was accepted
         finally:
             answer.close()
     except (urllib3.exceptions.HTTPError, ValueError) as error:
@@ -277,7 +287,7 @@ def _apprise_name(address: str) -> str:
     return "" if service is None else service.url(privacy=True).partition("?")[0]
 
 
-def _send_by_apprise(address: str, message: Message) -> None:
+def _send_by_apprise(address: str, message: Message, reached: set[str]) -> None:
     try:
         service = _apprise_service(address)
     except (TypeError, ValueError) as error:
@@ -286,7 +296,10 @@ def _send_by_apprise(address: str, message: Message) -> None:
         raise DeliveryError("no service of Apprise has this address")
     service.socket_connect_timeout = service.socket_read_timeout = TIMEOUT_S
     import apprise  # noqa: PLC0415
+    from apprise.plugins.email.base import NotifyEmail  # noqa: PLC0415
 
+    if isinstance(service, NotifyEmail):
+        _mail_each_alone(service, reached)
     sender = apprise.Apprise(asset=service.asset)
     sender.add(service)
     result = sender.notify(
@@ -298,3 +311,17 @@ def _send_by_apprise(address: str, message: Message) -> None:
     if not result:
         reasons = "; ".join(str(entry.message) for entry in result.logs())
         raise DeliveryError(reasons[:500] or "not accepted")
+
+
+def _mail_each_alone(service: Any, reached: set[str]) -> None:  # noqa: ANN401
+    """Let each recipient of a mail have an own one, once.
+
+    Otherwise a dead mailbox would let the others have the same mail every five
+    minutes; with a copy (cc, bcc) the server accepts or refuses all together.
+    """
+    known = {address for _, address in service.targets}
+    copies = sorted((service.cc | service.bcc) - known)
+    service.targets += [(service.names.get(each, False), each) for each in copies]
+    service.cc, service.bcc = set(), set()
+    service.targets = [each for each in service.targets if each[1] not in reached]
+    service.mark_delivered = lambda key, **_: reached.add(str(key))

@@ -36,7 +36,8 @@ create table if not exists notification (
   rule text not null, position integer not null, shown text not null,
   level integer not null, created_s real not null, wanted_s real not null,
   due_s real not null,
-  only_open integer not null, state text not null
+  only_open integer not null, state text not null,
+  address text not null default '', exercise integer not null default 0
 );
 create unique index if not exists once
   on notification (entry, rule, position) where entry > 0;
@@ -50,7 +51,18 @@ create index if not exists of_notification on attempt (notification);
 """
 _COLUMNS: Final = (
     "id, entry, event, rule, position, shown, level, created_s, wanted_s, due_s,"
-    " only_open, state"
+    " only_open, state, address, exercise"
+)
+_NEW_COLUMNS: Final = {
+    "address": "text not null default ''",
+    "exercise": "integer not null default 0",
+}
+"""Columns that files of earlier releases lack."""
+
+_INSERT: Final = (
+    "notification (entry, event, rule, position, shown, level, created_s, wanted_s,"
+    " due_s, only_open, address, exercise, state)"
+    " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting')"
 )
 
 
@@ -79,6 +91,8 @@ class StoredNotification:
         due_s: Unix time of the next attempt.
         only_open: See `Plan`.
         state: What became of it.
+        address: Digest of the address; empty if an earlier release stored it.
+        exercise: Whether it is about an exercise.
     """
 
     id: int
@@ -92,6 +106,8 @@ class StoredNotification:
     due_s: float
     only_open: bool
     state: NotificationState
+    address: str = ""
+    exercise: bool = False
 
 
 class NotificationOutbox:
@@ -109,6 +125,11 @@ class NotificationOutbox:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLES)
+        rows = self._db.execute("select name from pragma_table_info('notification')")
+        for name in _NEW_COLUMNS.keys() - {name for (name,) in rows.fetchall()}:
+            self._db.execute(
+                f"alter table notification add column {name} {_NEW_COLUMNS[name]}"
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -135,13 +156,8 @@ class NotificationOutbox:
             rows: Made by `row_of`; one that is there already is ignored.
             entry: Number of a journal entry.
         """
-        insert = (
-            "insert or ignore into notification (entry, event, rule, position, shown,"
-            " level, created_s, wanted_s, due_s, only_open, state)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting')"
-        )
         with self._transaction() as db:
-            db.executemany(insert, rows)
+            db.executemany(f"insert or ignore into {_INSERT}", rows)
             db.execute("delete from planned")
             db.execute("insert into planned values (?)", (entry,))
 
@@ -160,21 +176,16 @@ class NotificationOutbox:
             db.execute("delete from planned")
             db.execute("insert into planned values (?)", (entry,))
 
-    def add_tests(self, targets: Sequence[tuple[Target, str]], now_s: float) -> None:
-        """Store a test for some targets, each with its address without secrets."""
-        insert = (
-            "insert into notification (entry, event, rule, position, shown, level,"
-            " created_s, wanted_s, due_s, only_open, state)"
-            " values (0, 0, ?, ?, ?, 0, ?, ?, ?, 0, 'waiting')"
-        )
+    def add_tests(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Store tests, made by `row_of` for entry 0."""
         with self._transaction() as db:
-            db.executemany(
-                insert,
-                [
-                    (t.rule, t.position, shown, now_s, now_s, now_s)
-                    for t, shown in targets
-                ],
-            )
+            db.executemany(f"insert into {_INSERT}", rows)
+
+    def addresses(self, rule: str) -> set[str]:
+        """Digests of all addresses that a rule has had."""
+        query = "select distinct address from notification where rule = ?"
+        with self._lock:
+            return {address for (address,) in self._db.execute(query, (rule,))}
 
     def due(self, now_s: float) -> list[StoredNotification]:
         """Waiting notifications whose time has come, the highest level first.
@@ -282,13 +293,13 @@ def row_of(
     target = (plan.target.rule, plan.target.position)
     times = (now_s, plan.due_s, plan.due_s)
     entry, event, level = about
-    return (entry, event, *target, shown, level, *times, plan.only_open)
+    about_it = (plan.only_open, plan.address, plan.exercise)
+    return (entry, event, *target, shown, level, *times, *about_it)
 
 
 def _notification(row: tuple[Any, ...]) -> StoredNotification:
-    number, entry, event, rule, position, shown, level, *times = row[:-2]
-    only_open, state = row[-2:]
-    created_s, wanted_s, due_s = times
+    number, entry, event, rule, position, shown, level, *times = row[:-4]
+    only_open, state, address, exercise = row[-4:]
     return StoredNotification(
         number,
         entry,
@@ -296,11 +307,13 @@ def _notification(row: tuple[Any, ...]) -> StoredNotification:
         Target(rule, position),
         shown,
         level,
-        created_s,
-        wanted_s,
-        due_s,
+        times[0],
+        times[1],
+        times[2],
         bool(only_open),
         NotificationState(state),
+        address,
+        bool(exercise),
     )
 
 

@@ -1,7 +1,9 @@
 """Rules: who is notified of which event, and when."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from backend_spark.console.events import Event
 from backend_spark.console.notifications.settings import (
@@ -41,11 +43,21 @@ class Plan:
         target: Of the notification.
         due_s: Unix time.
         only_open: Whether it is dropped if the event is not open any more by then.
+        address: Digest of the target's address, see `digest_of`.
+        exercise: Whether it is about an exercise.
     """
 
     target: Target
     due_s: float
     only_open: bool
+    address: str
+    exercise: bool
+
+
+@lru_cache(4096)
+def digest_of(address: str) -> str:
+    """What tells an address of the settings from others, without its secrets."""
+    return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -72,8 +84,13 @@ class NotificationRules:
             if section.quiet and level < DANGER:
                 due_s = QuietHours.parse(section.quiet).end_s(wanted_s)
             only_open = section.unacknowledged_min > 0 or due_s > wanted_s
-            for position in range(len(section.to)):
-                yield Plan(Target(section.name, position), due_s, only_open)
+            for target, address in self.targets(section):
+                yield Plan(target, due_s, only_open, address, self.exercise)
+
+    def targets(self, section: NotificationSection) -> Iterator[tuple[Target, str]]:
+        """The addresses of a rule with their digests."""
+        for position, address in enumerate(section.to):
+            yield Target(section.name, position), digest_of(address)
 
     def _applies(self, section: NotificationSection, event: Event, level: int) -> bool:
         if level < section.from_level or (self.exercise and not section.exercises):
@@ -91,6 +108,33 @@ class NotificationRules:
     def section(self, rule: str) -> NotificationSection | None:
         """The rule with a name."""
         return next((each for each in self.sections if each.name == rule), None)
+
+    def place(
+        self, target: Target, address: str, known: Callable[[str], set[str]]
+    ) -> Target | None:
+        """Where the address of a stored notification is in the settings now.
+
+        An address that is new in the place of another is a correction of it.
+
+        Args:
+            target: Where it was.
+            address: Its digest; empty for one that an earlier release stored.
+            known: Digests of all addresses that a rule has had.
+
+        Returns:
+            None if it was removed.
+        """
+        section = self.section(target.rule)
+        present = [] if section is None else list(map(digest_of, section.to))
+        if address in present[target.position : target.position + 1]:
+            return target
+        if address in present:
+            return Target(target.rule, present.index(address))
+        if target.position >= len(present):
+            return None
+        if address and present[target.position] in known(target.rule):
+            return None
+        return target
 
     def address(self, target: Target) -> str | None:
         """Address of a target; None if the settings have it no more."""

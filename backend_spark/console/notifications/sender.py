@@ -11,8 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from backend_spark.console.notifications.outbox import (
     StoredNotification,
     row_of,
 )
-from backend_spark.console.notifications.rules import NotificationRules, Target
+from backend_spark.console.notifications.rules import NotificationRules, Plan, Target
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
 from service_runtime.errors import FieldError
@@ -86,6 +85,7 @@ class NotificationSender:
     _unrecorded: dict[int, tuple[StoredNotification, float | None, float]] = field(
         default_factory=dict
     )
+    _reached: dict[int, frozenset[str]] = field(default_factory=dict)
     _pinged_s: float = 0.0
     _pinging: bool = False
 
@@ -135,17 +135,24 @@ class NotificationSender:
         with self._lock:  # before the reading: a delivery may end after it
             busy = self._busy.copy()
         delivered = self._unrecorded.copy()
-        due = [
-            each
-            for each in self.outbox.due(now_s)
-            if each.id not in delivered and each.target not in busy
-        ]
-        over = {each.id: state for each in due if (state := self._end_of(each))}
-        due = [each for each in due if each.id not in over]
-        due.sort(key=lambda each: _order(each.target))
-        for target, group in groupby(due, key=lambda each: each.target):
+        due: list[StoredNotification] = []
+        over: dict[int, NotificationState] = {}
+        for each in self.outbox.due(now_s):
+            target = self.rules.place(each.target, each.address, self.outbox.addresses)
+            if each.id in delivered or target in busy or self._is_of_duty(each):
+                continue
+            state = self._end_of(each, target)
+            if state is None and target is not None:
+                due.append(replace(each, target=target))
+            else:
+                over[each.id] = state or NotificationState.GIVEN_UP
+        groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
+        for each in due:
+            reached = self._reached.get(each.id, frozenset())
+            groups.setdefault((each.target, reached), []).append(each)
+        for (target, _), group in groups.items():
             if self._take(target, now_s):
-                self._pool.submit(self._deliver, target, list(group))
+                self._pool.submit(self._deliver, target, group)
         for number, state in over.items():
             self.outbox.drop(number, state)
 
@@ -177,10 +184,23 @@ class NotificationSender:
         except (DeliveryError, FieldError):
             return ""
 
-    def _end_of(self, each: StoredNotification) -> NotificationState | None:
+    def _is_of_duty(self, each: StoredNotification) -> bool:
+        """Whether a notification must wait for the end of this exercise.
+
+        It would be sent with the mark of an exercise, but is none.
+        """
+        return self.console.exercise and not each.exercise
+
+    def _end_of(
+        self, each: StoredNotification, target: Target | None
+    ) -> NotificationState | None:
         """State of a notification that is not wanted any more; None if it is."""
-        if self.rules.address(each.target) is None:
-            log.error("rule %s is gone: notification given up", each.target.rule)
+        if target is None:
+            name, at = each.target.rule, each.target.position + 1
+            log.error("rule %s, address %d: removed, notification given up", name, at)
+            return NotificationState.GIVEN_UP
+        if each.exercise and not self.console.exercise:
+            log.warning("%s: notification of an exercise given up", target.rule)
             return NotificationState.GIVEN_UP
         event = self.events.get(each.event)
         if each.only_open and event is not None and event.state != EventState.OPEN:
@@ -244,12 +264,35 @@ class NotificationSender:
             message = self._message(section, batch)
             key = key_of(section)
             address = self._address(target)
-            channels.deliver(address, section.format, key, message, self.clock())
+            self._send_message(address, section.format, key, message, batch)
         except (DeliveryError, FieldError) as error:
             log.warning("%s: %s was not delivered: %s", target.rule, batch[0].id, error)
             return str(error)
         log.info("%s: %d notifications delivered", target.rule, len(batch))
         return ""
+
+    def _send_message(
+        self,
+        address: str,
+        form: str,
+        key: bytes | None,
+        message: Message,
+        batch: Sequence[StoredNotification],
+    ) -> None:
+        """Send a message to those recipients that have not accepted it yet.
+
+        A batch has the notifications that reached the same recipients before.
+        """
+        reached = set(self._reached.get(batch[0].id, ()))
+        try:
+            now_s = self.clock()
+            channels.deliver(address, form, key, message, now_s, reached=reached)
+        except DeliveryError:
+            if reached:
+                self._reached |= {each.id: frozenset(reached) for each in batch}
+            raise
+        for each in batch:
+            self._reached.pop(each.id, None)
 
     def _message(
         self, section: NotificationSection, batch: Sequence[StoredNotification]
@@ -287,12 +330,12 @@ class NotificationSender:
         if section is None:
             names = ", ".join(each.name for each in self.rules.sections) or "none"
             raise FieldError("rule", f"the name of one ({names})", rule)
+        plans = [
+            Plan(target, now_s, False, address, self.console.exercise)
+            for target, address in self.rules.targets(section)
+        ]
         self.outbox.add_tests(
-            [
-                (Target(rule, position), self._shown(Target(rule, position)))
-                for position in range(len(section.to))
-            ],
-            now_s,
+            row_of((0, 0, 0), plan, self._shown(plan.target), now_s) for plan in plans
         )
         return len(section.to)
 
@@ -387,7 +430,3 @@ def read_address(address: str) -> str:
     if address.startswith("/"):
         return channels.read_secret(Path(address))
     return address
-
-
-def _order(target: Target) -> tuple[str, int]:
-    return target.rule, target.position

@@ -62,10 +62,14 @@ class MessageTexts:
     name_of: NameOf = lambda _: ""
 
     def message(self, message_id: str, rises: Sequence[Rise]) -> Message:
-        """Message about some rises, the highest level first."""
+        """Message about some rises, the highest level first; each slope once."""
         ordered = sorted(rises, key=lambda rise: -rise.level)
-        lines = [self._lines(rise) for rise in ordered[:MAX_LISTED]]
-        more = len(ordered) - MAX_LISTED
+        highest: dict[str, Rise] = {}
+        for rise in ordered:
+            highest.setdefault(rise.event.slope, rise)
+        slopes = list(highest.values())
+        lines = [self._lines(rise) for rise in slopes[:MAX_LISTED]]
+        more = len(slopes) - MAX_LISTED
         if more > 0:
             lines.append(self._say(f"ほか {more} か所", f"and {more} more"))
         lines.append(
@@ -75,7 +79,7 @@ class MessageTexts:
             )
         )
         events = [self._data(rise) for rise in ordered]
-        title, text = self._title(ordered), "\n\n".join(lines)
+        title, text = self._title(slopes), "\n\n".join(lines)
         return Message(message_id, title, text, self.link, events)
 
     def test(self, message_id: str) -> Message:

@@ -50,12 +50,15 @@ class DecisionBody(msgspec.Struct, forbid_unknown_fields=True):
         state: The new state.
         text: Remark.
         time: Time of the landslide in Japan, if the slope failed and it is known.
+        seen: `asked` of each event as the person saw it; without it the decision holds
+            for what nobody may have seen.
     """
 
     events: list[int]
     state: str
     text: str = ""
     time: str = ""
+    seen: list[int] = []
 
 
 EventNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
@@ -127,6 +130,7 @@ def decide(
         raise HTTPException(422, "time must be given with slope_failed only")
     failed_s = _failure_time(decision.time, now_s) if decision.time else None
     with services.events.batch():
+        _check_seen(chosen, decision)
         for each in chosen:
             times: dict[str, Any] = {}
             if body["state"] == EventState.SLOPE_FAILED:
@@ -187,6 +191,7 @@ def _row(event: Event) -> dict[str, Any]:
         "state_s": event.state_s,
         "who": event.who,
         "text": event.text,
+        "asked": event.asked,
         "failed_s": event.failed_s,
     }
 
@@ -235,6 +240,24 @@ def _chosen(decision: DecisionBody, services: ConsoleServices) -> list[Event]:
     if missing:
         raise HTTPException(404, f"events: there is no event {missing[0]}")
     return [each for each in found.values() if each is not None]
+
+
+def _check_seen(chosen: list[Event], decision: DecisionBody) -> None:
+    """Refuse a decision about what has changed since the person saw it.
+
+    Raises:
+        HTTPException: 409, or 422 for another number of values.
+    """
+    if not decision.seen:
+        return
+    if len(decision.seen) != len(decision.events):
+        rule = f"seen must have {len(decision.events)} numbers, one for each event"
+        raise HTTPException(422, f"{rule}, got {len(decision.seen)}")
+    seen = dict(zip(decision.events, decision.seen, strict=True))
+    for each in chosen:
+        if each.asked > seen[each.number]:
+            said = f"event {each.number} has risen, or somebody has decided about it"
+            raise HTTPException(409, f"{said}; look at it, and decide again")
 
 
 def _state(text: str) -> EventState:

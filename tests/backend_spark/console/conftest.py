@@ -1,5 +1,6 @@
 """Fixtures: the console over real tables, in this process or as a subprocess."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,12 @@ class RunningConsole:
         assert process.is_alive(), log.read_text()
         return f"http://127.0.0.1:{self._workspace.port}/"
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP or SIGCONT."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
     def stop(self) -> None:
         """Stop it; it ends by the signal."""
         if self._process is not None:
@@ -103,11 +110,23 @@ class RunningConsole:
 
 
 @pytest.fixture
-def run_console(workspace: Workspace) -> Iterator[Callable[..., str]]:
-    """Start the program with some more settings; returns its address."""
+def running_console(workspace: Workspace) -> Iterator[RunningConsole]:
+    """The program, which is not started yet."""
     console = RunningConsole(workspace)
-    yield console.start
+    yield console
     console.stop()
+
+
+@pytest.fixture
+def run_console(running_console: RunningConsole) -> Callable[..., str]:
+    """Start the program with some more settings; returns its address."""
+    return running_console.start
+
+
+@pytest.fixture
+def signal_console(running_console: RunningConsole) -> Callable[..., None]:
+    """Send a signal to the program."""
+    return running_console.signal
 
 
 @pytest.fixture

@@ -387,6 +387,46 @@ def test_invalid_decisions_are_rejected(
     assert events_of(shared)[0]["state"] == "open"
 
 
+def test_decision_holds_only_for_what_the_person_saw(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """Neither a rise nor what somebody else decided is decided about unseen."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    first, second = client.get("/api/events").json()["events"][:2]
+    mine = {
+        "events": [first["number"], second["number"]],
+        "seen": [first["asked"], second["asked"]],
+        "state": "false_alarm",
+    }
+    theirs = {"events": [second["number"]], "state": "checked"}
+    too_few = client.post("/api/events/state", headers=proof, json=mine | {"seen": [1]})
+    client.post("/api/events/state", headers=proof, json=theirs)
+    refused = client.post("/api/events/state", headers=proof, json=mine)
+    listed = client.get("/api/events").json()["events"]
+    states = {each["number"]: each["state"] for each in listed}
+    again = {each["number"]: each["asked"] for each in listed}
+    mine["seen"] = [again[number] for number in mine["events"]]
+    taken = client.post("/api/events/state", headers=proof, json=mine)
+
+    assert (too_few.status_code, refused.status_code) == (422, 409)
+    assert states[first["number"]] == "open"
+    assert states[second["number"]] == "checked"
+    assert taken.status_code == 200
+
+
+def test_rise_must_be_seen_by_who_decides(book: EventBook) -> None:
+    """A new cause of an event that stays as it is need not be."""
+    book.add(level(3, 0, [RAIN]), 1.0)
+    (event,) = book.select(EventFilter())
+    opened = event.asked
+    book.add(message(1, 60, 3), 60.0)
+    same = event.asked
+    book.add(level(5, 120), 120.0)
+
+    assert opened == same < event.asked
+
+
 def test_viewer_may_not_decide(open_app: OpenApp, workspace: Workspace) -> None:
     """The error names the required role; nothing is stored."""
     client = open_app(workspace.with_accounts())

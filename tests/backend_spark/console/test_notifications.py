@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -58,10 +59,32 @@ def hook() -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """Handler of the SMTP server: keeps what it accepts."""
+    """Handler of the SMTP server: keeps what it accepts.
+
+    Attributes:
+        mails: Accepted mails.
+        refused: Recipients that it refuses.
+        accepted: Recipients of each accepted mail.
+    """
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
+        self.refused: set[str] = set()
+        self.accepted: list[list[str]] = []
+
+    async def handle_RCPT(  # noqa: N802 - name set by aiosmtpd
+        self,
+        server: SMTP,
+        session: SmtpSession,
+        envelope: Envelope,
+        address: str,
+        options: list[str],
+    ) -> str:
+        """Accept a recipient, or refuse it as a greylist does."""
+        if address in self.refused:
+            return "451 4.7.1 try again later"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(  # noqa: N802 - name set by aiosmtpd
         self, server: SMTP, session: SmtpSession, envelope: Envelope
@@ -72,6 +95,7 @@ class Mailbox:
         mail = message_from_bytes(content, policy=policy.default)
         assert isinstance(mail, EmailMessage)
         self.mails.append(mail)
+        self.accepted.append(list(envelope.rcpt_tos))
         return "250 OK"
 
 
@@ -130,6 +154,12 @@ class Console:
 MakeConsole = Callable[..., Console]
 
 
+def rule_of(*addresses: str) -> str:
+    """Settings of a rule with several addresses."""
+    to = ", ".join(f'"{address}"' for address in addresses)
+    return f'[[console.notifications]]\nname = "duty"\nto = [{to}]\n'
+
+
 @pytest.fixture
 def make_console(tmp_path: Path, clock: Clock) -> Iterator[MakeConsole]:
     """Make a console without tables, with some rules."""
@@ -166,6 +196,32 @@ def test_rise_is_mailed_once(
     assert "警報や避難情報ではありません" in text
     assert console.states() == ["delivered"]
     assert console.outbox.newest(1)[0].shown.startswith("mailto://127.0.0.1")
+
+
+@pytest.mark.parametrize("late", ["to=b@x.example", "cc=b@x.example"])
+def test_recipient_that_is_refused_lets_no_other_have_the_mail_again(
+    make_console: MakeConsole, mailbox: tuple[str, Mailbox], late: str
+) -> None:
+    """A greylist of one mailbox; what rises meanwhile reaches the other once too."""
+    address, box = mailbox
+    box.refused = {"b@x.example"}
+    both = address.replace("to=duty@city.example", f"to=a@x.example&{late}")
+    console = make_console(rule(both.replace("&to=b", ",b")))
+    console.rise(4)
+    console.step()
+    console.step(5)
+    console.rise(5)
+    console.step(1)
+    console.step(30)
+    assert box.accepted == [["a@x.example"], ["a@x.example"]]
+    assert set(console.states()) == {"waiting"}
+
+    box.refused = set()
+    for _ in range(3):
+        console.step(300)
+
+    assert sorted(box.accepted[2:]) == [["b@x.example"]]
+    assert set(console.states()) == {"delivered"}
 
 
 def test_webhook_is_signed(
@@ -304,6 +360,100 @@ def test_address_that_becomes_wrong_is_reported_until_it_is_corrected(
     console.step(400)
 
     assert console.states() == ["delivered"]
+
+
+def test_address_that_is_removed_takes_none_from_another(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """What waits for the others follows them, and they do not get that of the first."""
+    dead, late = Receiver(free_port()).url, Receiver(free_port())
+    console = make_console(rule_of(dead, hook.url, late.url))
+    console.rise(5)
+    console.step()
+    with receiver(late.port) as again:
+        console = make_console(rule_of(hook.url, late.url))
+        console.step(600)
+
+    assert (len(hook.requests), len(again.requests)) == (1, 1)
+    assert console.states() == ["given_up", "delivered", "delivered"]
+
+
+def test_notification_of_an_exercise_is_none_of_the_duty(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Nor is one of the duty marked as an exercise: it waits until that has ended."""
+    drill, duty = "exercise = true\n", rule(hook.url, "exercises = true")
+    hook.status = 503
+    for mode in (drill, ""):
+        console = make_console(mode + duty)
+        console.rise(5, CELL if mode else SLOPES[1].cell.token)
+        console.step(60)
+    hook.status = 200
+    hook.requests.clear()
+    make_console(drill + duty).step(600)
+    assert hook.requests == []
+
+    console = make_console(duty)
+    console.step(600)
+    (body,) = hook.bodies()
+
+    assert SLOPES[1].cell.token in body["title"]
+    assert "【訓練】" not in body["title"]
+    assert console.states() == ["given_up", "delivered"]
+
+
+def test_outbox_of_an_earlier_release_is_read(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """Without the digest of the address; what waits goes to its position."""
+    console = make_console(rule(Receiver(free_port()).url))
+    console.rise(4)
+    console.step()
+    (path,) = tmp_path.rglob("notifications.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for name in ("address", "exercise"):
+            db.execute(f"alter table notification drop column {name}")
+    console = make_console(rule(hook.url))
+    console.step(600)
+
+    assert (len(hook.requests), console.states()) == (1, ["delivered"])
+
+
+def test_accepted_message_is_not_repeated_for_a_broken_answer(
+    make_console: MakeConsole,
+) -> None:
+    """The status has said that it was accepted; the rest of the answer is lost."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        console = make_console(rule(f"http://127.0.0.1:{port}/"))
+        console.rise(5)
+        console.sender.step()
+        link, _ = server.accept()
+        with link:
+            link.recv(65536)
+            link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}")
+        wait_until(lambda: not console.sender.is_busy())
+
+    assert console.states() == ["delivered"]
+
+
+def test_slope_that_rises_twice_is_one_place(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """After an outage a person must not look for a second slope."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    for level in (3, 4, 5):
+        console.rise(level)
+        console.step(30)
+    hook.status = 200
+    console.step(600)
+    body = hook.bodies()[-1]
+
+    assert "レベル5相当" in body["title"]
+    assert "ほか" not in body["title"] + body["text"]
+    assert "レベル4相当" not in body["text"]
+    assert len(body["events"]) == 3
 
 
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:

@@ -1,5 +1,6 @@
 """The page of the events, in a real browser: decisions, drafts, what others do."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -150,3 +151,40 @@ def test_new_event_rings_and_shows_in_the_title(
     wait_until(lambda: driver.title.startswith(f"({count + 1}) レベル5相当"))
 
     wait_until(lambda: driver.execute_script("return document.body.dataset.rang > 1"))
+
+
+def test_decision_about_chosen_events_waits_for_what_others_decided(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Nobody overwrites unseen what another operator has recorded meanwhile."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    find(driver, "[data-state=all]").click()
+    find(driver, "thead input[type=checkbox]").click()
+    number = int(find(driver, "tr[data-event]").get_attribute("data-event") or 0)
+    body = {"events": [number], "state": "checked", "text": "着手"}
+    someone_else(address, "/api/events/state", body)
+    wait_until(lambda: "a-chief" in text(driver, "tbody"))
+    find(driver, ".bulk button").click()
+    wait_until(lambda: "ほかの職員" in text(driver, ".events-page .problem"))
+    assert "a-analyst" not in text(driver, "tbody")
+
+    find(driver, "thead input[type=checkbox]").click()
+    find(driver, ".bulk button").click()
+    wait_until(lambda: "a-analyst" in text(driver, "tbody"))
+
+
+def test_link_that_dies_without_a_word_is_no_present(
+    run_console: RunConsole,
+    signal_console: Callable[[signal.Signals], None],
+    driver: Chrome,
+) -> None:
+    """A stopped process keeps its sockets open; the page connects again by itself."""
+    driver.get(f"{run_console()}?lang=ja")
+    wait_until(lambda: text(driver, ".headline .badge"))
+    signal_console(signal.SIGSTOP)
+    try:
+        wait_until(lambda: text(driver, ".status.alarm"))
+    finally:
+        signal_console(signal.SIGCONT)
+    wait_until(lambda: not driver.find_elements(By.CSS_SELECTOR, ".status.alarm"))

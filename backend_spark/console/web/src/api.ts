@@ -25,6 +25,10 @@ export interface Pack {
   attribution: string;
 }
 
+export function isConflict(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 409;
+}
+
 export interface Session {
   place: string;
   language: "ja" | "en";

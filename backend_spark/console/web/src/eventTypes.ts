@@ -21,6 +21,8 @@ export interface EventRow {
   state_s: number;
   who: string;
   text: string;
+  // Newest entry that a person must know who decides.
+  asked: number;
 }
 
 export interface HistoryLine {

@@ -1,7 +1,7 @@
 // Window of an event: what happened, what was decided, who was notified, and a decision of one's own.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { get, post, type Session } from "./api";
+import { get, isConflict, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
 import { placeOf, stateOf, timesOf } from "./eventFields";
@@ -13,9 +13,12 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   const facts = el("div", {});
   const history = el("div", { class: "history" });
   const problem = el("p", { class: "problem", role: "alert" });
+  let seen: number[] = [];
   const load = async () => {
     try {
-      draw(await get<EventDetail>(`api/events/${number}`), top, facts, history);
+      const event = await get<EventDetail>(`api/events/${number}`);
+      draw(event, top, facts, history);
+      seen = [event.asked];
       replace(problem);
     } catch (error) {
       fail(error);
@@ -23,7 +26,7 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   };
   const fail = (error: unknown) => (problem.textContent = (error as Error).message);
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
-  const form = canEdit ? decisionForm(number, session, load, fail) : null;
+  const form = canEdit ? decisionForm(number, session, () => seen, load, fail) : null;
   const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, problem, form, history);
   // The form is not drawn anew when others act: only the parts around it.
   const refresh = () => void load();
@@ -43,14 +46,14 @@ function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history:
 }
 
 // One click decides; the time of a failure is asked for before it is recorded.
-function decisionForm(number: number, session: Session, done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
+function decisionForm(number: number, session: Session, seen: () => number[], done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
   const name = `event ${number}`;
   const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
   keepDraft(remark, session, name);
   const decide = (state: EventState, time = "") =>
-    void post("api/events/state", { events: [number], state, text: remark.value, time })
+    void post("api/events/state", { events: [number], state, text: remark.value, time, seen: seen() })
       .then(() => (discardDraft(remark, session, name), (failed.hidden = true), done()))
-      .catch(fail);
+      .catch((error: unknown) => (isConflict(error) ? void done().then(() => fail(new Error(t("eventChanged")))) : fail(error)));
   const time = el("input", { type: "datetime-local", name: "time" });
   const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit" }, t("eventDecide")));
   failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), decide("slope_failed", time.value)));

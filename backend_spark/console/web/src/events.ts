@@ -1,7 +1,7 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { get, post, type Session } from "./api";
+import { get, isConflict, post, type Session } from "./api";
 import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
@@ -39,7 +39,7 @@ class EventsPage {
   private readonly body = el("tbody", {});
   private readonly count = el("p", { class: "hint", role: "status" });
   private readonly rows = new Map<number, Row>();
-  private readonly chosen = new Set<number>();
+  private readonly chosen = new Map<number, number>();
   private readonly bulk: HTMLElement;
   private readonly text = el("input", { type: "search", name: "text", placeholder: t("eventFind"), "aria-label": t("eventFind"), maxlength: 100 });
   private readonly level = el("select", { name: "level", "aria-label": t("levelColumn") }, ...[0, 4, 5].map((n) => el("option", { value: n }, n ? t("eventFromLevel", { n }) : t("eventAllLevels"))));
@@ -146,7 +146,7 @@ class EventsPage {
     let row = this.rows.get(event.number);
     if (!row) {
       const { number } = event;
-      row = new Row(number, this.canEdit, (on) => (on ? this.chosen.add(number) : this.chosen.delete(number), this.showBulk()), () => this.decide([number], "acknowledged", ""), () => showEvent(number, this.session, this.canEdit));
+      row = new Row(number, this.canEdit, (on, asked) => (on ? this.chosen.set(number, asked) : this.chosen.delete(number), this.showBulk()), (asked) => this.decide(new Map([[number, asked]]), "acknowledged", ""), () => showEvent(number, this.session, this.canEdit));
       this.rows.set(number, row);
     }
     row.update(event);
@@ -185,20 +185,25 @@ class EventsPage {
     const form = el("form", { class: "form bulk", hidden: true }, el("b", {}), state, remark, el("button", { class: "primary", type: "submit" }, t("eventDecide")));
     form.addEventListener("submit", (submitted) => {
       submitted.preventDefault();
-      void this.decide([...this.chosen], state.value as EventState, remark.value).then((done) => done && discardDraft(remark, this.session, "bulk"));
+      void this.decide(new Map(this.chosen), state.value as EventState, remark.value).then((done) => done && discardDraft(remark, this.session, "bulk"));
     });
     return form;
   }
 
-  private async decide(events: number[], state: EventState, text: string): Promise<boolean> {
+  private async decide(events: Map<number, number>, state: EventState, text: string): Promise<boolean> {
     try {
-      await post("api/events/state", { events, state, text });
+      await post("api/events/state", { events: [...events.keys()], seen: [...events.values()], state, text });
       this.all.checked = false;
       this.chooseAll(false);
       await this.load();
       return true;
     } catch (error) {
-      this.fail(error);
+      if (isConflict(error)) {
+        this.all.checked = false;
+        this.chooseAll(false);
+        await this.load();
+        this.fail(new Error(t("eventChanged")));
+      } else this.fail(error);
       return false;
     }
   }
@@ -227,11 +232,12 @@ class Row {
   private readonly cells = ["eventLevel", "eventWhere", "eventWhen", "eventWhy", "eventState"].map((name) => el("td", { class: name }));
   private readonly acknowledge: HTMLButtonElement;
   private shown = "";
+  private asked = 0;
   readonly line: HTMLTableRowElement;
 
-  constructor(number: number, canEdit: boolean, choose: (on: boolean) => void, acknowledge: () => void, open: () => void) {
-    this.check = el("input", { type: "checkbox", "aria-label": t("eventSelect"), onchange: () => choose(this.check.checked) });
-    this.acknowledge = el("button", { type: "button", class: "primary acknowledge", onclick: acknowledge }, t("acknowledge"));
+  constructor(number: number, canEdit: boolean, choose: (on: boolean, asked: number) => void, acknowledge: (asked: number) => void, open: () => void) {
+    this.check = el("input", { type: "checkbox", "aria-label": t("eventSelect"), onchange: () => choose(this.check.checked, this.asked) });
+    this.acknowledge = el("button", { type: "button", class: "primary acknowledge", onclick: () => acknowledge(this.asked) }, t("acknowledge"));
     const details = el("button", { type: "button", class: "details", onclick: open }, t("eventDetails"));
     const buttons = el("td", { class: "eventButtons" }, canEdit ? this.acknowledge : null, details);
     this.line = el("tr", { "data-event": number }, el("td", { class: "eventCheck" }, canEdit ? this.check : null), ...this.cells, buttons);
@@ -245,6 +251,7 @@ class Row {
     const shown = JSON.stringify(event);
     if (shown === this.shown) return;
     this.shown = shown;
+    this.asked = event.asked;
     const [level, where, when, why, state] = this.cells;
     if (!level || !where || !when || !why || !state) return;
     replace(level, badge(event.peak));

@@ -315,6 +315,7 @@ const TEXTS = {
   eventSelectAll: ["このページをすべて選ぶ", "Select all on this page"],
   eventsChosen: ["{n} 件を選択中", "{n} selected"],
   eventDecide: ["記録する", "Record"],
+  eventChanged: ["表示後にレベルが上がったか、ほかの職員が対応を記録しました。内容を確認し、もう一度記録してください。", "Since it was shown the level has risen, or somebody else has recorded a decision. Look at it, and record yours again."],
   eventReopen: ["未対応に戻す", "Open again"],
   eventDetails: ["詳細", "Details"],
   eventHistory: ["経過", "History"],

@@ -40,6 +40,8 @@ export interface Cells {
   corners: number[][];
 }
 
+// The server sends an event each second: a longer silence is a link that has died without a word, as after a sleep of the computer.
+const SILENT_MS = 15_000;
 const LATE_S = 1800;
 export const CAUSES = ["rain", "tilt", "displacement", "wire", "vibration", "saturation", "pore", "water_level", "limit", "other"];
 const DAY_S = 86_400;
@@ -66,22 +68,38 @@ export class State extends EventTarget {
   atS: number | null = null;
   private history: { beginS: number; levels: Uint8Array; version: number } | null = null;
   private source: EventSource | null = null;
+  private heardMs = 0;
+  private watch = 0;
   private start: () => void = () => undefined;
   private readonly begun = new Promise<void>((resolve) => (this.start = resolve));
 
   listen(): void {
     this.source?.close();
+    this.heardMs = performance.now();
+    this.watch ||= window.setInterval(() => this.checkSilence(), SILENT_MS / 5);
     this.source = new EventSource("api/live");
     this.source.addEventListener("now", (message) => void this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
-      this.online = false;
-      void this.begun.then(() => this.emit("now"));
+      this.showOffline();
       // The browser gives up when the session has ended; else it connects again.
       if (this.source?.readyState === EventSource.CLOSED) void this.checkSession();
     });
   }
 
+  private showOffline(): void {
+    this.online = false;
+    void this.begun.then(() => this.emit("now"));
+  }
+
+  // Also connects again where the browser has given up, as after an answer 502.
+  private checkSilence(): void {
+    if (performance.now() - this.heardMs < SILENT_MS) return;
+    this.showOffline();
+    this.listen();
+  }
+
   close(): void {
+    clearInterval(this.watch);
     this.source?.close();
   }
 
@@ -96,6 +114,7 @@ export class State extends EventTarget {
   }
 
   private async onEvent(event: LiveEvent): Promise<void> {
+    this.heardMs = performance.now();
     await this.begun;
     const before = this.now;
     if (event.kind === "some" && before) {
