@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import paho.mqtt.client as paho
 from paho.mqtt.properties import Properties
@@ -148,6 +148,7 @@ class Connection:
     _hurry: threading.Event = field(default_factory=threading.Event)
     _down: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _failures: dict[Any, int] = field(default_factory=dict)
 
     @property
     def is_up(self) -> bool:
@@ -311,6 +312,7 @@ class Connection:
             return _Ended("stopped")
         was_up = threading.Event()
         reasons: list[str] = []
+        client: BatchingClient | None = None
         try:
             tls.check_link(self.endpoint, self.tls)
             client = self._make_client(self._generation, was_up, reasons)
@@ -322,6 +324,7 @@ class Connection:
                 properties=codec.make_connect_properties(self.session),
             )
         except (OSError, ValueError) as error:
+            self._note_address(client, was_up=False)
             return _Ended(
                 tls.describe_tls_error(error),
                 tcp.was_answered(error),
@@ -335,11 +338,19 @@ class Connection:
             self._wait_until_down(was_up, reasons)
             self._client = None
             client.loop_stop()
+        self._note_address(client, was_up=was_up.is_set())
         reason = tls.describe_tls_error(client.fault) if client.fault else ""
         reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
         return _Ended(reason, was_answered=not client.abort_reason)
+
+    def _note_address(self, client: BatchingClient | None, *, was_up: bool) -> None:
+        """Note which address accepted the connection, but no broker answered there."""
+        if was_up:
+            self._failures.clear()
+        elif client is not None and client.peer is not None:
+            self._failures[client.peer] = self._generation
 
     def _wait_until_down(self, was_up: threading.Event, reasons: list[str]) -> None:
         if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
@@ -359,7 +370,7 @@ class Connection:
             generation,
             self.handler.on_message,
             self.handler.on_published,
-            tcp.ConnectPolicy(self._gives_up, self._hurry.is_set),
+            tcp.ConnectPolicy(self._gives_up, self._hurry.is_set, self._failures),
         )
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)

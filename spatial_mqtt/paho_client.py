@@ -19,7 +19,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
@@ -130,6 +130,7 @@ class BatchingClient(paho.Client):
         self.heartbeat: Heartbeat = no_heartbeat
         self.fault: ssl.SSLError | None = None
         self.abort_reason = ""
+        self.peer: Any = None  # differs between families
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
         self._unacknowledged: set[int] = set()
@@ -214,6 +215,21 @@ class BatchingClient(paho.Client):
         sock = tcp.connect(self._host, self._port, self._policy)
         tcp.set_options(sock)
         sock.settimeout(self._connect_timeout)
+        self.peer = sock.getpeername()
+        return sock
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        """Start TLS; paho's own handshake delays the end of the connection by 10 s."""
+        if self._ssl_context is None:
+            raise AssertionError("TLS needs a context")
+        sock = self._ssl_context.wrap_socket(
+            tcp_sock, server_hostname=self._host, do_handshake_on_connect=False
+        )
+        try:
+            tcp.shake_hands(sock, self._policy.gives_up)
+        except OSError:
+            sock.close()
+            raise
         return sock
 
     def _sock_send(self, buf: bytes | bytearray) -> int:

@@ -4,10 +4,12 @@ import errno
 import os
 import select
 import socket
+import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 MAX_UNSENT_BYTES: Final = 4096
@@ -58,10 +60,13 @@ class ConnectPolicy(NamedTuple):
             request; ends the attempt by returning True.
         is_urgent: Whether to request anew every `REQUEST_AGAIN_S`, beside the earlier
             requests; the first that is answered counts.
+        failures: Addresses that accepted a connection on which no broker answered, each
+            with the number of the last such attempt; requested last.
     """
 
     gives_up: Callable[[float], bool]
     is_urgent: Callable[[], bool] = lambda: False
+    failures: Mapping[Any, int] = MappingProxyType({})
 
 
 def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
@@ -73,6 +78,7 @@ def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
         OSError: None accepts; `NoAnswerError` if none has answered.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda each: policy.failures.get(each[4], 0))
     left = deque(_Target(family, address) for family, _, _, _, address in found)
     waited_s, next_s, again_s = 0.0, 0.0, REQUEST_AGAIN_S
     with closing(_Requests()) as requests:
@@ -91,6 +97,29 @@ def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
                 waited_s += CONNECT_POLL_S
         requests.note(NoAnswerError("no answer"))
         raise requests.failure
+
+
+def shake_hands(sock: ssl.SSLSocket, gives_up: Callable[[float], bool]) -> None:
+    """Make the TLS handshake, unless the attempt is given up.
+
+    Raises:
+        OSError: It failed or was given up.
+    """
+    sock.setblocking(False)
+    waited_s = 0.0
+    while not gives_up(waited_s):
+        poll = select.poll()
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            poll.register(sock, select.POLLIN)
+        except ssl.SSLWantWriteError:
+            poll.register(sock, select.POLLOUT)
+        else:
+            return
+        if not poll.poll(CONNECT_POLL_S * 1000):
+            waited_s += CONNECT_POLL_S
+    raise TimeoutError(errno.ETIMEDOUT, "no answer in the TLS handshake")
 
 
 class _Target(NamedTuple):

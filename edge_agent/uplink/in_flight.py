@@ -10,6 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import NamedTuple
 
 from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.congestion import CongestionWindow
@@ -28,6 +29,19 @@ that a link of 4 kbps takes to send the bytes in flight."""
 SILENT_SEGMENT_S = 2.0
 """Time without an answer after which urgent messages may be sent beyond the window, a
 segment each time: longer than a full segment takes at 10 kbps."""
+
+
+MAX_REFUSED_PAUSE_S = 3600.0
+MAX_URGENT_REFUSED_PAUSE_S = 60.0
+"""Longest pause of a message that is refused again and again. It doubles with each
+refusal: many such messages, as of a cell that the node has left, would else take the
+link from the others."""
+
+REFUSALS_OF_GATEWAY = 3
+"""Refusals of a message that may be the gateway's fault; further ones are its own."""
+
+MAX_REFUSED_KNOWN = 20_000
+"""Messages whose refusals are counted."""
 
 
 class CustodyMode(enum.Enum):
@@ -50,7 +64,7 @@ class FlightLimits:
         max_awaiting: Maximum number of messages that await a receipt.
         resend_after_s: Time without a receipt after which a message is sent again.
         offer_grace_s: Time that a new link has to offer receipts.
-        refused_pause_s: Pause before a refused message is sent again.
+        refused_pause_s: First pause before a refused message is sent again.
         no_subscriber_pause_s: Pause of the link while nothing subscribes to its
             messages.
         held_bytes: Maximum bytes of urgent messages that a node holds without receipts.
@@ -98,6 +112,13 @@ class _Sent:
     is_receipted: bool = False
 
 
+class _Refused(NamedTuple):
+    """A message that the broker refused, and when it may be sent again."""
+
+    message: QueuedMessage
+    until_s: float
+
+
 class InFlight:
     """Messages in flight on one link.
 
@@ -131,7 +152,9 @@ class InFlight:
         self._awaiting: dict[int, _Sent] = {}
         self._held: dict[int, QueuedMessage] = {}
         self._has_subscriber = True
-        self._refused: list[_Sent] = []
+        self._refused: list[_Refused] = []
+        self._refusals: dict[int, int] = {}
+        self._is_refusing = False
         self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
         self._paused_until_s = 0.0
@@ -174,7 +197,7 @@ class InFlight:
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
-        self._has_subscriber = True
+        self._has_subscriber, self._is_refusing = True, False
         is_puback = self._configured is CustodyMode.PUBACK
         offers = () if is_puback else known_offers
         self._offers = {offer.receiver: offer for offer in offers}
@@ -187,7 +210,8 @@ class InFlight:
         """End with a lost link: everything without a receipt is to be sent again."""
         self._is_up = False
         in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
-        for sent in (*in_flight, *self._awaiting.values(), *self._refused):
+        self._due.release += [refused.message.seq for refused in self._refused]
+        for sent in (*in_flight, *self._awaiting.values()):
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
             )
@@ -238,11 +262,13 @@ class InFlight:
     def is_served(self, now_s: float) -> bool:
         """Whether messages can be delivered: link, broker and store are available.
 
-        Without an offer a subscriber must be there, such as a Gamma gateway.
+        Without an offer a subscriber must be there, such as a Gamma gateway. A broker
+        that refuses, as one with an old list of rights, does not serve: others may.
         """
         stores = self._offers.keys()
         has_store = bool(stores - self._offline) if stores else self._has_subscriber
-        return self._is_up and has_store and not self._is_silent(now_s)
+        accepts = has_store and not self._is_refusing
+        return self._is_up and accepts and not self._is_silent(now_s)
 
     def silence_s(self, now_s: float) -> float:
         """Time for which the broker has answered none of the bytes in flight."""
@@ -366,6 +392,11 @@ class InFlight:
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
+        if refused not in {None, NO_SUBSCRIBERS} and not sent.is_receipted:
+            self._refuse(sent.message, now_s)
+            return
+        self._is_refusing = False
+        self._refusals.pop(seq, None)
         self._has_subscriber = refused != NO_SUBSCRIBERS or not self._needs_subscriber
         is_kept = self._needs_subscriber or self.expects_receipt(sent.message.topic)
         if refused == NO_SUBSCRIBERS and is_kept:
@@ -375,15 +406,25 @@ class InFlight:
             self._due.release.append(seq)
             if self._needs_subscriber:
                 self._up_at_s = now_s  # a new subscriber may still offer receipts
-        elif refused not in {None, NO_SUBSCRIBERS}:
-            sent.at_s = now_s
-            self._refused.append(sent)
         elif sent.is_receipted:
             self._due.ack.append(seq)
         elif not self.expects_receipt(sent.message.topic):
             self._end_without_receipt(sent.message)
         else:
             self._awaiting[seq] = sent
+
+    def _refuse(self, message: QueuedMessage, now_s: float) -> None:
+        """Keep a refused message for a pause that doubles with each refusal."""
+        count = self._refusals.pop(message.seq, 0) + 1
+        self._refusals[message.seq] = count
+        if len(self._refusals) > MAX_REFUSED_KNOWN:
+            del self._refusals[next(iter(self._refusals))]
+        self._is_refusing |= self._needs_subscriber and count <= REFUSALS_OF_GATEWAY
+        is_urgent = LADDER.is_urgent(message.priority)
+        most_s = MAX_URGENT_REFUSED_PAUSE_S if is_urgent else MAX_REFUSED_PAUSE_S
+        doublings = min(count - 1, 30)  # more would overflow some day
+        pause_s = min(most_s, self._limits.refused_pause_s * 2.0**doublings)
+        self._refused.append(_Refused(message, now_s + pause_s))
 
     def on_receipt(self, receipt: CustodyReceipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
@@ -444,7 +485,7 @@ class InFlight:
         for seq in [sent.message.seq for sent in expired]:
             del self._awaiting[seq]
             self._due.release.append(seq)
-        refused_before_s = now_s - self._limits.refused_pause_s
-        retried = [s for s in self._refused if s.at_s <= refused_before_s]
-        self._refused = [s for s in self._refused if s.at_s > refused_before_s]
-        self._due.release += [sent.message.seq for sent in retried]
+        retried = [each for each in self._refused if each.until_s <= now_s]
+        if retried:
+            self._refused = [each for each in self._refused if each.until_s > now_s]
+            self._due.release += [each.message.seq for each in retried]

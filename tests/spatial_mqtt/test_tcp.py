@@ -1,5 +1,6 @@
 """Connecting by TCP to machines that answer, refuse or are silent."""
 
+import random
 import socket
 import threading
 import time
@@ -7,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from conftest import wait_until
+from conftest import Broker, wait_until
 
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt import connection as connection_module
 from spatial_mqtt import tcp
-from spatial_mqtt.connection import Connection
+from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.transport import BaseConnectionHandler, Session
 
 PATIENT = tcp.ConnectPolicy(lambda _waited_s: False)
@@ -235,3 +236,40 @@ def test_address_without_a_route_costs_no_time(
         with tcp.connect("gateway", port, policy) as sock:
             assert sock.getpeername() == ("127.0.0.1", port)
     assert max(waits) == 0.0
+
+
+def test_stop_does_not_wait_for_a_tls_handshake() -> None:
+    """A gateway that hangs accepts connections, and a change of it took 10 s."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1], tls=True)
+        connection = Connection(
+            endpoint, Session("a"), BaseConnectionHandler(), TlsFiles()
+        )
+        connection.start()
+        accepted, _ = server.accept()
+        with accepted:
+            assert accepted.recv(1)  # it has begun the handshake
+            stopping = threading.Thread(target=connection.stop)
+            stopping.start()
+            stopping.join(connection_module.CONNECT_TIMEOUT_S / 2)
+
+            assert not stopping.is_alive()
+
+
+@pytest.mark.broker
+def test_address_on_which_no_broker_answers_is_tried_last(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections and is then silent; it was tried for ever."""
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.2", broker.port)):
+        _give_addresses(monkeypatch, broker.port, "127.0.0.2", "127.0.0.1")
+        backoff = Backoff(random.Random(1), base_s=0.05, cap_s=0.1)
+        connection = Connection(
+            broker.endpoint, Session("a"), BaseConnectionHandler(), backoff=backoff
+        )
+        connection.start()
+        try:
+            wait_until(lambda: connection.is_up)
+        finally:
+            connection.stop()

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
@@ -12,6 +13,7 @@ from connection_events import Recorder
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.gateway_selection import FailoverTimeouts, GatewaySelector
 from edge_agent.uplink.in_flight import FlightLimits
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
@@ -440,3 +442,71 @@ def test_rate_of_a_link_is_stored(
     wait_until(lambda: queue.get_state(key) is not None)
 
     assert queue.get_state(key) == "[8000.0, 0.0]"
+
+
+@pytest.fixture
+def refusing_broker(make_broker: Callable[..., Broker], tmp_path: Path) -> Broker:
+    """A broker that refuses all publications below ``/forward/9``."""
+    rights = tmp_path / "acl"
+    rights.write_text("topic readwrite #\ntopic deny /forward/9/#\n")
+    # With 0, its other setting, Mosquitto 2.0.11 disconnects instead of refusing.
+    most = "max_queued_messages 100000"
+    return make_broker("user root", most, f"acl_file {rights}")
+
+
+def test_messages_that_the_broker_refuses_leave_the_link_to_later_ones(
+    queue: MemoryQueue, refusing_broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """As of the cell that a node has left: their repetition took all of a slow link."""
+    refused = MessageDraft(1, "/forward/9/pri1", lambda i: str(i).encode().ljust(1000))
+    queue.put([refused] * 60)
+    receiver = Receiver(refusing_broker.endpoint)
+    assert receiver.is_ready.wait(20)
+    limits = FlightLimits(refused_pause_s=0.5)
+    run_uplink(refusing_broker.endpoint, limits, rate=40_000.0)
+    put(queue, 1)
+
+    wait_until(lambda: receiver.received)
+    assert queue.stats().depth[1].rows >= 60  # refused, not lost
+
+
+def test_gateway_that_refuses_is_left_for_one_that_accepts(
+    queue: MemoryQueue,
+    broker: Broker,
+    refusing_broker: Broker,
+    run_uplink: Callable[..., Uplink],
+) -> None:
+    """One restored from a backup has no rights for a newer node, which stayed there."""
+    queue.put([MessageDraft(5, "/forward/9/pri5", lambda i: str(i).encode())])
+    receiver = Receiver(broker.endpoint)
+    assert receiver.is_ready.wait(20)
+    uplink = run_uplink(refusing_broker.endpoint, FlightLimits())
+    stop = threading.Event()
+    gateways = Gateways(refusing_broker.endpoint, broker.endpoint)
+    selector = GatewaySelector(
+        uplink, gateways, stop, time.monotonic, FailoverTimeouts(failover_s=1.0)
+    )
+    threads = [
+        threading.Thread(target=each) for each in (selector.run, selector.run_checks)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: receiver.received)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+class Gateways:
+    """Gateways of which only the one in use is healthy."""
+
+    def __init__(self, *ranked: Endpoint) -> None:
+        self._ranked = list(ranked)
+
+    def ranked_gateways(self) -> list[Endpoint]:
+        return self._ranked
+
+    def is_healthy(self, _: Endpoint) -> bool:
+        return False
