@@ -9,7 +9,8 @@ import logging
 from typing import Any, Final, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class BoundedProtocol(H11Protocol):
 
     When the shared places are taken, a new connection takes that of the one whose
     client has kept it waiting longest: a half or an idle one, or else one that reads
-    slowly. While none waits, the number grows to `MAX_CONNECTIONS`, and falls with each
-    answer.
+    slowly. While none waits, the number grows to `MAX_CONNECTIONS`; each answer then
+    announces that its connection ends.
     """
 
     _warned_s = -WARNING_INTERVAL_S
@@ -57,18 +58,13 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
         super().data_received(data)
+        if len(self.connections) > SHARED_PLACES:
+            self._announce_end()
         self._watch()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        is_idle = self.conn.their_state is h11.IDLE
-        if (
-            len(self.connections) > SHARED_PLACES
-            and is_idle
-            and not self.transport.get_write_buffer_size()
-        ):
-            self.transport.close()
         self._watch()
 
     def pause_writing(self) -> None:
@@ -98,6 +94,16 @@ class BoundedProtocol(H11Protocol):
         # Lost only in the loop's next round; until then it must not be chosen again.
         self._stop_timer()
         self.connections.discard(self)
+
+    def _announce_end(self) -> None:
+        """Let the client open a new connection for its next request.
+
+        It would send it on this one, and find it closed. Uvicorn repeats the header of
+        a request in its answer.
+        """
+        cycle: RequestResponseCycle | None = self.cycle  # None before any request
+        if cycle is not None and not cycle.response_started:
+            cycle.scope["headers"] = [*cycle.scope["headers"], CLOSE_HEADER]
 
     def _is_reading(self) -> bool:
         """Whether the rest of a request, or the next one, has not arrived."""

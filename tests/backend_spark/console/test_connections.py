@@ -127,6 +127,8 @@ def test_new_connection_is_served_beside_answers(
             answer = other.get("/api/cells")
             assert answer.status_code == 200
             assert answer.content
+            # Else the client may send its next request on the closed connection.
+            assert answer.headers["connection"] == "close"
         for events in streams:
             assert b"event: now" in next(events)
 
