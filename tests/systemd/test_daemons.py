@@ -137,7 +137,9 @@ def test_invalid_settings_prevent_restarts_and_leave_the_queue(
     files = machine.run("sh", "-c", "sha256sum /var/lib/yamamori/queue.db*")
     path = machine.root / "etc/yamamori/node.toml"
     good = path.read_text()
-    path.write_text(good.replace('id = "n1"', 'id = "n 1"'))
+    # Of another node, so that the settings of the last run are of no use.
+    other = good.replace('id = "n1"', 'id = "n2"')
+    path.write_text(other.replace("latitude =", "latitud ="))
     machine.run("systemctl", "start", AGENT, check=False)
     time.sleep(1)  # three times the delay of a restart
     path.write_text(good)
@@ -145,5 +147,23 @@ def test_invalid_settings_prevent_restarts_and_leave_the_queue(
     assert machine.show(AGENT, "ExecMainStatus") == "78"
     assert machine.show(AGENT, "ActiveState") == "failed"
     assert machine.show(AGENT, "NRestarts") == "0"
-    assert "'n 1'" in machine.journal(AGENT)
+    assert "node.latitud" in machine.journal(AGENT)
     assert machine.run("sh", "-c", "sha256sum /var/lib/yamamori/queue.db*") == files
+
+
+def test_unusable_settings_are_replaced_by_those_of_the_last_run(
+    services: Services,
+) -> None:
+    """The status line says so, until the file is corrected."""
+    machine = services.machine
+    path = machine.root / "etc/yamamori/node.toml"
+    good = path.read_text()
+    path.write_text(good.replace("[uplink]", "[uplink"))
+    machine.run("systemctl", "restart", AGENT)
+    wait_until(lambda: "safe mode: " in services.status(AGENT))
+    path.write_text(good)
+    machine.run("systemctl", "restart", AGENT)
+
+    wait_until(lambda: "is up; " in services.status(AGENT))
+    assert "safe mode: " not in services.status(AGENT)
+    assert "the settings of the last run are used" in machine.journal(AGENT)
