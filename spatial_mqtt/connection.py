@@ -95,6 +95,7 @@ class Backoff:
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
+NO_CONNACK: Final = "no answer to CONNECT"
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
@@ -111,11 +112,13 @@ class _Ended(NamedTuple):
         reason: As text.
         was_answered: Whether the other machine answered.
         lacks_route: Whether this machine has no route to it.
+        was_silent: Whether nothing arrived on a connection that it had accepted.
     """
 
     reason: str
     was_answered: bool = True
     lacks_route: bool = False
+    was_silent: bool = False
 
 
 @dataclass
@@ -149,6 +152,7 @@ class Connection:
     _down: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _failures: dict[Any, int] = field(default_factory=dict)
+    _misses_answer: bool = False
 
     @property
     def is_up(self) -> bool:
@@ -174,6 +178,14 @@ class Connection:
         client = self._client
         if client is not None and client.is_connected() and client.is_stuck():
             client.abort("nothing arrives")
+
+    def report_missing_answer(self) -> None:
+        """Let the next connection use smaller segments: an answer did not arrive."""
+        self._misses_answer = True
+
+    @property
+    def _segments(self) -> tcp.SegmentLimit:
+        return tcp.segment_limit(self.endpoint.host, self.endpoint.port)
 
     def stop(self, send_disconnect: bool = True) -> None:
         """Disconnect for good.
@@ -275,7 +287,10 @@ class Connection:
             started_s = monotonic()
             ended = self._connect_once()
             self.last_reason = ended.reason
-            self.backoff.report_connection_time(monotonic() - started_s)
+            lasted_s = monotonic() - started_s
+            self.backoff.report_connection_time(lasted_s)
+            was_silent = ended.was_silent or self._misses_answer
+            self._segments.report_end(lasted_s, was_silent=was_silent)
             if not self._stopping.is_set():
                 wait_s = self.backoff.next_wait_s(was_answered=ended.was_answered)
                 log.info(
@@ -324,12 +339,7 @@ class Connection:
                 properties=codec.make_connect_properties(self.session),
             )
         except (OSError, ValueError) as error:
-            self._note_address(client, was_up=False)
-            return _Ended(
-                tls.describe_tls_error(error),
-                tcp.was_answered(error),
-                getattr(error, "errno", None) == errno.ENETUNREACH,
-            )
+            return self._end_of_attempt(client, error)
         self._client = client
         with self.watchdog.watch_loop(
             self._name, CALLBACK_TIMEOUT_S
@@ -343,7 +353,22 @@ class Connection:
         reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
-        return _Ended(reason, was_answered=not client.abort_reason)
+        is_aborted = bool(client.abort_reason)
+        was_silent = is_aborted or reason == NO_CONNACK
+        return _Ended(reason, was_answered=not is_aborted, was_silent=was_silent)
+
+    def _end_of_attempt(
+        self, client: BatchingClient | None, error: Exception
+    ) -> _Ended:
+        """The end of an attempt that made no connection."""
+        self._note_address(client, was_up=False)
+        is_accepted = client is not None and client.peer is not None
+        return _Ended(
+            tls.describe_tls_error(error),
+            was_answered=tcp.was_answered(error),
+            lacks_route=getattr(error, "errno", None) == errno.ENETUNREACH,
+            was_silent=is_accepted and isinstance(error, TimeoutError),
+        )
 
     def _note_address(self, client: BatchingClient | None, *, was_up: bool) -> None:
         """Note which address accepted the connection, but no broker answered there."""
@@ -354,7 +379,7 @@ class Connection:
 
     def _wait_until_down(self, was_up: threading.Event, reasons: list[str]) -> None:
         if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
-            reasons.append("no answer to CONNECT")
+            reasons.append(NO_CONNACK)
         else:
             self._down.wait()
 
@@ -370,7 +395,12 @@ class Connection:
             generation,
             self.handler.on_message,
             self.handler.on_published,
-            tcp.ConnectPolicy(self._gives_up, self._hurry.is_set, self._failures),
+            tcp.ConnectPolicy(
+                self._gives_up,
+                self._hurry.is_set,
+                self._failures,
+                self._segments.segment_bytes,
+            ),
         )
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)

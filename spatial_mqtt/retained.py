@@ -71,6 +71,7 @@ def _fetch(
     connection.start()
     try:
         if not reader.is_received.wait(timeout_s):
+            connection.report_missing_answer()
             reason = connection.last_reason or f"no retained message on {filters[0]}"
             raise BrokerError(str(endpoint), f"{reason} within {timeout_s:g} s")
         if more_s:

@@ -9,6 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,18 @@ Linux 6.15, two minutes."""
 
 TCP_INFO: Final = struct.Struct("=2xB5xI")
 """Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
+
+SEGMENTS_BYTES: Final = (None, 1220, 536)
+"""Limits of a segment, by level: that of the interface, that of any IPv6 path (RFC
+8200: 1280 bytes with headers), and that of a machine that announces none (RFC 9293)."""
+
+SILENT_S: Final = 3.0
+SHORT_S: Final = 60.0
+"""A connection that ends after this time without an answer may have lost a segment for
+its size: earlier it is only slow, and later the link is interrupted."""
+
+LONG_S: Final = 3600.0
+"""After a connection of this length, larger segments are tried again."""
 
 LINGER: Final = struct.Struct("=ii")
 CONNECT_POLL_S: Final = 0.125
@@ -62,11 +75,57 @@ class ConnectPolicy(NamedTuple):
             requests; the first that is answered counts.
         failures: Addresses that accepted a connection on which no broker answered, each
             with the number of the last such attempt; requested last.
+        segment_bytes: Limit of a segment in both directions; None is the interface's.
     """
 
     gives_up: Callable[[float], bool]
     is_urgent: Callable[[], bool] = lambda: False
     failures: Mapping[Any, int] = MappingProxyType({})
+    segment_bytes: int | None = None
+
+
+@dataclass
+class SegmentLimit:
+    """Limit of a segment on a path that may lose large packets without a word.
+
+    A tunnel or a mobile network may carry less than the interface, and behind a
+    firewall that discards ICMP the sender never knows: small messages arrive, and a
+    full segment does not, on each new connection again. Without rights a program
+    cannot let the kernel probe (RFC 4821), so smaller segments follow a failure.
+
+    Attributes:
+        level: Index in `SEGMENTS_BYTES`.
+    """
+
+    level: int = 0
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """The limit; None is the interface's."""
+        return SEGMENTS_BYTES[self.level]
+
+    def report_end(self, lasted_s: float, *, was_silent: bool) -> None:
+        """Adapt the limit to the end of a connection.
+
+        Args:
+            lasted_s: Time since the request for it.
+            was_silent: Whether it was accepted, and ended because nothing arrived.
+        """
+        if was_silent and SILENT_S <= lasted_s < SHORT_S:
+            self.level = min(self.level + 1, len(SEGMENTS_BYTES) - 1)
+        elif not was_silent and lasted_s > LONG_S:
+            self.level = max(self.level - 1, 0)
+
+
+_LIMITS: dict[tuple[str, int], SegmentLimit] = {}
+
+
+def segment_limit(host: str, port: int) -> SegmentLimit:
+    """The limit of a path, which all connections to a broker share.
+
+    A node asks its Manager in a new connection each time.
+    """
+    return _LIMITS.setdefault((host, port), SegmentLimit())
 
 
 def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
@@ -81,7 +140,7 @@ def connect(host: str, port: int, policy: ConnectPolicy) -> socket.socket:
     found.sort(key=lambda each: policy.failures.get(each[4], 0))
     left = deque(_Target(family, address) for family, _, _, _, address in found)
     waited_s, next_s, again_s = 0.0, 0.0, REQUEST_AGAIN_S
-    with closing(_Requests()) as requests:
+    with closing(_Requests(policy.segment_bytes)) as requests:
         while not policy.gives_up(waited_s):
             if left and (waited_s >= next_s or not requests.pending):
                 requests.make(left.popleft())
@@ -132,12 +191,16 @@ class _Target(NamedTuple):
 class _Requests:
     """Requests for a connection, of which the first that is accepted counts.
 
+    Args:
+        segment_bytes: See `ConnectPolicy`.
+
     Attributes:
         pending: Sockets without an answer, each with its address.
         failure: Why none was accepted; an answer of the other machine comes first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, segment_bytes: int | None) -> None:
+        self._segment_bytes = segment_bytes
         self.pending: dict[socket.socket, _Target] = {}
         self.failure: OSError = NoAnswerError("no answer")
 
@@ -146,6 +209,9 @@ class _Requests:
         try:
             sock = socket.socket(target.family, socket.SOCK_STREAM)
             self.pending[sock] = target
+            if self._segment_bytes is not None:  # announced, so it limits answers too
+                limit = self._segment_bytes
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, limit)
             _request(sock, target.address)
         except OSError as error:
             self._end(target, error)

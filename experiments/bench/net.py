@@ -121,6 +121,14 @@ class Net:
         for namespace in (self.near, self.far):
             self._filter(namespace, "drop" if is_cut else None)
 
+    def lose_larger_than(self, size_bytes: int) -> None:
+        """Lose larger packets of both directions, without a word to the sender.
+
+        As a tunnel with a smaller MTU, behind which somebody discards ICMP.
+        """
+        for namespace in (self.near, self.far):
+            self._filter(namespace, f"meta length > {size_bytes} drop")
+
     def refuse(self, *, is_refused: bool) -> None:
         """Let the far machine refuse and reset all connections, or none."""
         self._filter(self.far, "reject with tcp reset" if is_refused else None)

@@ -126,6 +126,31 @@ def test_link_is_connected_anew_while_tcp_waits_to_repeat(site: Site[Net]) -> No
     assert len(site.result("receiver")) == backlog + urgent
 
 
+@pytest.mark.parametrize("largest_bytes", [1400, 1280, 700])
+def test_path_that_loses_large_packets_carries_the_backlog(
+    site: Site[Net], largest_bytes: int
+) -> None:
+    """TCP would send the same large segment again on each new connection."""
+    near, far, backlog, urgent = site.net.near, site.net.far, 60, 4
+    site.mosquitto("remote", far, PORT, *NO_LIMITS)
+    site.net.lose_larger_than(largest_bytes)
+    site.python(
+        "receiver", far, "experiments.bench.receiver", "--port", PORT, "--receipts",
+        "--filter", "/forward/#", "--urgent", urgent, "--backlog", backlog,
+        "--out", site.path("receiver"),
+    )  # fmt: skip
+    site.wait_for_words("receiver", "ready")
+    site.python(
+        "sender", near, "experiments.bench.sender", "--by", "uplink",
+        "--host", FAR_ADDRESS, "--port", PORT, "--every", 2, "--idle", 1,
+        "--urgent", urgent, "--urgent-bytes", 200,
+        "--backlog", backlog, "--backlog-bytes", 1000, "--out", site.path("sender"),
+    )  # fmt: skip
+
+    assert site.wait_for_end("receiver", 120.0), site.last_words()
+    assert len(site.result("receiver")) == backlog + urgent
+
+
 WITHOUT_ROUTE = f"""
 import random, time
 from service_runtime.tls import Endpoint, TlsFiles

@@ -14,6 +14,8 @@ from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt import connection as connection_module
 from spatial_mqtt import tcp
 from spatial_mqtt.connection import Backoff, Connection
+from spatial_mqtt.errors import BrokerError
+from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.transport import BaseConnectionHandler, Session
 
 PATIENT = tcp.ConnectPolicy(lambda _waited_s: False)
@@ -273,3 +275,74 @@ def test_address_on_which_no_broker_answers_is_tried_last(
             wait_until(lambda: connection.is_up)
         finally:
             connection.stop()
+
+
+def _accept_in_silence(server: socket.socket) -> int:
+    """Accept a connection, and answer nothing; the segments that it announced."""
+    with server.accept()[0] as accepted:
+        announced = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        while accepted.recv(4096):
+            pass
+    return announced
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_smaller_segments_follow_a_connection_on_which_nothing_arrives(
+    monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """The certificates of a gateway do not pass a tunnel that loses large packets."""
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(tcp, "SILENT_S", 0.4)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1], tls=is_tls)
+        backoff = Backoff(random.Random(1), base_s=0.05, cap_s=0.1)
+        connection = Connection(
+            endpoint, Session("a"), BaseConnectionHandler(), TlsFiles(), backoff
+        )
+        connection.start()
+        first, *others = [_accept_in_silence(server) for _ in range(4)]
+        connection.stop()
+
+    # What remains of a segment without its options.
+    assert first > 1220
+    assert others == pytest.approx([1220, 536, 536], abs=40)
+
+
+def test_smaller_segments_follow_a_request_that_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node asks its Manager in a new connection each time, for a few seconds."""
+    monkeypatch.setattr(tcp, "SILENT_S", 0.4)
+    announced: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
+        for _ in range(2):
+            answering = threading.Thread(
+                target=lambda: announced.append(_accept_in_silence(server))
+            )
+            answering.start()
+            with pytest.raises(BrokerError, match="no retained message"):
+                fetch_retained(endpoint, "/api/manager/table", "node", 0.5)
+            answering.join()
+
+    assert announced[0] > 1220
+    assert announced[1] == pytest.approx(1220, abs=40)
+
+
+def test_larger_segments_return_after_a_long_connection() -> None:
+    """An outage, and a broker that ends connections, are no sign of a small path."""
+    limit = tcp.SegmentLimit()
+    limit.report_end(tcp.SHORT_S + 1, was_silent=True)
+    limit.report_end(1.0, was_silent=False)
+    assert limit.segment_bytes is None
+
+    limit.report_end(tcp.SILENT_S / 2, was_silent=True)
+    assert limit.segment_bytes is None
+    for expected in (1220, 536, 536):
+        limit.report_end(tcp.SILENT_S + 1, was_silent=True)
+        assert limit.segment_bytes == expected
+    limit.report_end(tcp.LONG_S + 1, was_silent=True)
+    limit.report_end(tcp.LONG_S - 1, was_silent=False)
+    assert limit.segment_bytes == 536
+    limit.report_end(tcp.LONG_S + 1, was_silent=False)
+    assert limit.segment_bytes == 1220
