@@ -9,7 +9,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from spatial_mqtt import codec
-from spatial_mqtt.correlation import encode_correlation
+from spatial_mqtt.correlation import decode_correlation, encode_correlation
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import NO_SUBSCRIBERS, Publication
@@ -27,6 +27,9 @@ publications = st.builds(
     expiry_s=st.none() | st.integers(1, 2**32 - 1),
     content=st.none() | texts,
     age_s=ages,
+    # Data that is not of our programs: theirs states priority, id and response topic.
+    correlation=st.none()
+    | st.binary(max_size=60).filter(lambda data: decode_correlation(data) is None),
 )
 
 
