@@ -424,8 +424,14 @@ def _leased_queue(node: NodeSettings) -> Queue:
         lambda spare: open_queue(node, durability, spare),
         Path(section.path),
         Path(memory, f"queue-{node.settings.node.id}"),
-        Path(state) if (state := os.environ.get("STATE_DIRECTORY")) else None,
+        find_state_folder(),
     )
+
+
+def find_state_folder() -> Path | None:
+    """The state folder of the service; None for a program that is run by hand."""
+    state = os.environ.get("STATE_DIRECTORY")
+    return Path(state) if state else None
 
 
 def _memory_queue(node: NodeSettings) -> Queue:

@@ -86,10 +86,10 @@ class ConnectPolicy(NamedTuple):
 
 @dataclass
 class SegmentLimit:
-    """Limit of a segment on a path that may lose large packets without a word.
+    """Limit of a segment on a path that may lose large packets without an error.
 
     A tunnel or a mobile network may carry less than the interface, and behind a
-    firewall that discards ICMP the sender never knows: small messages arrive, and a
+    firewall that discards ICMP the sender gets no error: small messages arrive, and a
     full segment does not, on each new connection again. Without rights a program
     cannot let the kernel probe (RFC 4821), so smaller segments follow a failure.
 

@@ -103,7 +103,9 @@ class BoundedProtocol(H11Protocol):
         """
         cycle: RequestResponseCycle | None = self.cycle  # None before any request
         if cycle is not None and not cycle.response_started:
-            cycle.scope["headers"] = [*cycle.scope["headers"], CLOSE_HEADER]
+            headers = list(cycle.scope["headers"])
+            if CLOSE_HEADER not in headers:  # else once for each part of the body
+                cycle.scope["headers"] = [*headers, CLOSE_HEADER]
 
     def _is_reading(self) -> bool:
         """Whether the rest of a request, or the next one, has not arrived."""

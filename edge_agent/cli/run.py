@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -102,9 +101,7 @@ def _object(line: str) -> Mapping[str, Any]:
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def run(path: Path, verbose: bool) -> None:
     """Run the node; in safe mode when a part of the settings is wrong."""
-    # Of the service; by hand there is none.
-    folder = os.environ.get("STATE_DIRECTORY")  # noqa: TID251
-    state = Path(folder) if folder else None
+    state = app.find_state_folder()
     found = _settings_or_safe(path, state)
     lifecycle.log_to_stderr(verbose)
     lifecycle.exit_on_thread_error()

@@ -122,7 +122,7 @@ class Net:
             self._filter(namespace, "drop" if is_cut else None)
 
     def lose_larger_than(self, size_bytes: int) -> None:
-        """Lose larger packets of both directions, without a word to the sender.
+        """Lose larger packets of both directions, without an error to the sender.
 
         As a tunnel with a smaller MTU, behind which somebody discards ICMP.
         """

@@ -155,6 +155,7 @@ class NotificationSender:
                 self._pool.submit(self._deliver, target, group)
         for number, state in over.items():
             self.outbox.drop(number, state)
+            self._reached.pop(number, None)
 
     def _plan(self, now_s: float) -> None:
         after = self.outbox.planned()

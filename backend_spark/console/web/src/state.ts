@@ -40,7 +40,7 @@ export interface Cells {
   corners: number[][];
 }
 
-// The server sends an event each second: a longer silence is a link that has died without a word, as after a sleep of the computer.
+// The server sends an event each second: a longer silence is a link that was lost without an error, as after a sleep of the computer.
 const SILENT_MS = 15_000;
 const LATE_S = 1800;
 export const CAUSES = ["rain", "tilt", "displacement", "wire", "vibration", "saturation", "pore", "water_level", "limit", "other"];
