@@ -445,8 +445,8 @@ class ConsoleSection:
     )
     heartbeat: str | None = key(
         KeyRule(
-            "URL of a dead man's switch, requested every minute while the console "
-            "reads the tables and delivers its notifications; or /path/of/a/file whose "
+            "URL of a dead man's switch, requested every minute while cells are judged "
+            "and the console delivers its notifications; or /path/of/a/file whose "
             "first line it is."
         ),
         None,

@@ -47,7 +47,7 @@ from backend_spark.console.http import (
     security_headers,
     validation_error,
 )
-from backend_spark.console.live_state import Clock, LiveState
+from backend_spark.console.live_state import Clock, LiveState, is_judged
 from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.notifications.outbox import NotificationOutbox
 from backend_spark.console.notifications.rules import NotificationRules
@@ -444,6 +444,7 @@ def make_sender(
         present=live_state.now_s,
         # The heartbeat ends at once while nothing is saved: no notification is sent.
         read_s=lambda: 0.0 if live_state.unsaved else live_state.read_s,
+        is_judged=lambda: is_judged(live_state.snapshot()),
         name_of=name_of,
     )
 

@@ -33,7 +33,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_files, open_table
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
-from slope_science.findings import ADVISORY, WARNING
+from slope_science.findings import ADVISORY, EMERGENCY, WARNING
 from spatial_mqtt.cells import Cell
 
 log = logging.getLogger(__name__)
@@ -181,8 +181,19 @@ SILVER_ROWS: Final = 300_000
 AHEAD_S: Final = 2 * STEP_S
 """A level belongs to the end of its step, which may be this far in the future."""
 
+STALE_S: Final = 1800
+"""Age of the newest level from which the present is not judged."""
+
 Clock = Callable[[], float]
 CriteriaOfCell = Callable[[str], Criteria]
+
+
+def is_judged(snapshot: dict[str, Any]) -> bool:
+    """Whether any cell is judged at the time of `LiveState.snapshot`."""
+    newest_s = snapshot["newest_s"]
+    if newest_s is None or snapshot["now_s"] - newest_s > STALE_S:
+        return False
+    return any(1 <= level <= EMERGENCY for level in snapshot["levels"])
 
 
 def _default_criteria(_cell: str) -> Criteria:

@@ -13,7 +13,7 @@ from backend_spark.console.audit_log import Journal
 from backend_spark.console.events import EventBook
 from backend_spark.console.level_grid import headline_order, severity
 from backend_spark.console.level_runs import urgency
-from backend_spark.console.live_state import LiveState
+from backend_spark.console.live_state import LiveState, is_judged
 from backend_spark.console.places import NO_PLACES, DistrictLevel, Gazetteer
 from backend_spark.i18n import (
     HELD_MEANING,
@@ -28,9 +28,6 @@ from slope_science.findings import ADVISORY, EMERGENCY
 JST: Final = timezone(timedelta(hours=9))
 MAX_CELLS: Final = 7
 MAX_DISTRICTS: Final = 8
-STALE_S: Final = 1800
-"""Age of the newest data from which the present is not judged."""
-
 MAX_NOTES: Final = 3
 MAP_WIDTH: Final = 330.0
 MAP_HEIGHT: Final = 250.0
@@ -79,7 +76,7 @@ class SituationReport:
             highest=highest,
             meaning=_meaning(highest, [c for c in Cause if c in causes], language),
             since=_since(min(begins, default=0), now["now_s"], words),
-            unjudged=_stale_words(now, words) if _is_unjudged(now) else "",
+            unjudged="" if is_judged(now) else _stale_words(now, words),
             counts=_counts(levels),
             unknown=sum(not 1 <= level <= EMERGENCY for level in levels),
             cells=[self._cell(row, now, language) for row in rows[:MAX_CELLS]],
@@ -161,13 +158,6 @@ class ReportRow(NamedTuple):
     since_s: int
     margin_mm: float | None
     latest: level_grid.LatestRow
-
-
-def _is_unjudged(now: dict[str, Any]) -> bool:
-    """Whether no cell is judged now."""
-    newest_s = now["newest_s"]
-    is_stale = newest_s is None or now["now_s"] - newest_s > STALE_S
-    return is_stale or not any(1 <= level <= EMERGENCY for level in now["levels"])
 
 
 def _stale_words(now: dict[str, Any], words: dict[str, str]) -> str:

@@ -7,9 +7,11 @@ of its receiver. Every other address is one of Apprise's, such as ``mailtos://``
 import base64
 import hashlib
 import hmac
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +21,8 @@ import urllib3
 
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError, YamamoriError, shortened
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 20.0
 MAX_ANSWER_BYTES: Final = 10_000
@@ -267,12 +271,36 @@ FORMATS: Final[Mapping[str, Callable[[Message], dict[str, Any]]]] = {
 """Body of a webhook by its format."""
 
 
-def _apprise_service(address: str) -> Any:  # noqa: ANN401 - Apprise is imported when used
+class _WarningHandler(logging.Handler):
+    """Passes warnings of another library to the log of this module."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.log(record.levelno, "%s", record.getMessage())
+
+
+@cache
+def _import_apprise() -> Any:  # noqa: ANN401 - Apprise is imported when used
+    """Import Apprise, 26 MB, for installations that use it.
+
+    Its details are in its results, for `_reasons`, but not in the log: some are secret.
+    """
+    import apprise  # noqa: PLC0415
+
+    details = logging.getLogger("apprise")
+    details.setLevel(logging.DEBUG)
+    details.propagate = False
+    details.addHandler(_WarningHandler())
+    return apprise
+
+
+def _apprise_service(address: str) -> Any:  # noqa: ANN401 - of Apprise
     """Apprise's service for an address; None if it knows none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        import apprise  # noqa: PLC0415 - 26 MB, for installations that use it
-
+        apprise = _import_apprise()
         asset = apprise.AppriseAsset(app_id="Yamamori", storage_mode="memory")
         return apprise.Apprise.instantiate(
             address, asset=asset, suppress_exceptions=False
@@ -295,11 +323,11 @@ def _send_by_apprise(address: str, message: Message, reached: set[str]) -> None:
     if service is None:
         raise DeliveryError("no service of Apprise has this address")
     service.socket_connect_timeout = service.socket_read_timeout = TIMEOUT_S
-    import apprise  # noqa: PLC0415
     from apprise.plugins.email.base import NotifyEmail  # noqa: PLC0415
 
     if isinstance(service, NotifyEmail):
         _mail_each_alone(service, reached)
+    apprise = _import_apprise()
     sender = apprise.Apprise(asset=service.asset)
     sender.add(service)
     result = sender.notify(
@@ -307,10 +335,25 @@ def _send_by_apprise(address: str, message: Message, reached: set[str]) -> None:
         title=message.title,
         body_format=apprise.NotifyFormat.TEXT,
         timeout=3 * TIMEOUT_S,
+        log_level=logging.DEBUG,
     )
     if not result:
-        reasons = "; ".join(str(entry.message) for entry in result.logs())
+        reasons = "; ".join(_reasons(result))
         raise DeliveryError(reasons[:500] or "not accepted")
+
+
+def _reasons(result: Any) -> Iterator[str]:  # noqa: ANN401 - Apprise's result
+    """Why Apprise delivered nothing.
+
+    It logs the answer of a mail server at the level of its own details, of which others
+    may contain secrets.
+    """
+    for entry in result.logs():
+        head, _, answer = entry.message.partition("Socket Exception: ")
+        if not head and answer:
+            yield answer
+        elif entry.level not in ("DEBUG", "INFO", "TRACE"):
+            yield entry.message
 
 
 def _mail_each_alone(service: Any, reached: set[str]) -> None:  # noqa: ANN401

@@ -48,7 +48,8 @@ HEARTBEAT_S: Final = 60.0
 """Time between two requests of the dead man's switch."""
 
 LATE_S: Final = 600.0
-"""Delay of a notification, or age of the last reading, that ends the heartbeat."""
+"""Delay of a notification, or time since the tables were read, that ends the
+heartbeat."""
 
 Clock = Callable[[], float]
 
@@ -65,6 +66,7 @@ class NotificationSender:
         outbox: The notifications.
         clock: Unix time.
         present: Unix time of the present: of the newest data in an exercise.
+        is_judged: Whether any cell has a level of the present.
         name_of: Names of cells.
         read_s: Unix time at which the tables were read last.
         heartbeat_at_s: Unix time of the last heartbeat that was accepted.
@@ -78,6 +80,7 @@ class NotificationSender:
     clock: Clock
     present: Clock
     read_s: Clock
+    is_judged: Callable[[], bool]
     name_of: NameOf = lambda _: ""
     heartbeat_at_s: float = 0.0
     _busy: set[Target] = field(default_factory=set)
@@ -88,6 +91,7 @@ class NotificationSender:
     _reached: dict[int, frozenset[str]] = field(default_factory=dict)
     _pinged_s: float = 0.0
     _pinging: bool = False
+    _obstacle: str = ""
 
     def __post_init__(self) -> None:
         """Start no thread before the first delivery."""
@@ -345,15 +349,24 @@ class NotificationSender:
         is_due = not 0 <= now_s - self._pinged_s < HEARTBEAT_S  # also after a step back
         if self.console.heartbeat is None or self._pinging or not is_due:
             return
-        if not self._is_well(now_s):
-            log.warning("no heartbeat: tables are not read or notifications are late")
+        obstacle, before = self._find_obstacle(now_s), self._obstacle
+        self._obstacle = obstacle
+        if obstacle:
+            if obstacle != before:
+                log.error("no heartbeat: %s", obstacle)
             return
         self._pinged_s, self._pinging = now_s, True
         self._heartbeats.submit(self._heartbeat, self.console.heartbeat)
 
-    def _is_well(self, now_s: float) -> bool:
-        late = self.outbox.overdue(now_s - LATE_S)
-        return now_s - self.read_s() < LATE_S and not late
+    def _find_obstacle(self, now_s: float) -> str:
+        """What keeps warnings from their receivers; empty if nothing does."""
+        if now_s - self.read_s() >= LATE_S:
+            return "the tables are not read, or nothing can be saved"
+        if self.outbox.overdue(now_s - LATE_S):
+            return "notifications are late; console-notifications log lists them"
+        if not self.is_judged():
+            return "no cell has a level of the last 30 minutes; see backend-score"
+        return ""
 
     def _heartbeat(self, url: str) -> None:
         try:

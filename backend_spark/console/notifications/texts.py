@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
 from backend_spark.console.events import Event
-from backend_spark.console.notifications.channels import Message
+from backend_spark.console.notifications.channels import MAX_TEXT_LENGTH, Message
 from backend_spark.console.report import when
 from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
 from slope_science.causes import Cause, observed_causes
@@ -21,6 +21,11 @@ _CAUSES: Final = {Cause.RAIN: ("雨", "rain"), **CAUSES}
 
 NameOf = Callable[[str], str]
 """Name of the place of a cell; empty if it has none."""
+
+
+def shorten(text: str, max_length: int) -> str:
+    """The text, or its begin and an ellipsis."""
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,13 @@ class MessageTexts:
         more = len(slopes) - MAX_LISTED
         if more > 0:
             lines.append(self._say(f"ほか {more} か所", f"and {more} more"))
-        lines.append(
-            self._say(
-                "観測値と基準の比較であり、警報や避難情報ではありません。",
-                "Observations compared with criteria; no official warning.",
-            )
+        note = self._say(
+            "観測値と基準の比較であり、警報や避難情報ではありません。",
+            "Observations compared with criteria; no official warning.",
         )
         events = [self._data(rise) for rise in ordered]
-        title, text = self._title(slopes), "\n\n".join(lines)
+        text = shorten("\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2)
+        title, text = self._title(slopes), f"{text}\n\n{note}"
         return Message(message_id, title, text, self.link, events)
 
     def test(self, message_id: str) -> Message:
@@ -98,6 +102,8 @@ class MessageTexts:
         marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
         if self.escalated:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
+        if all(rise.event.over_s is not None for rise in rises):
+            marks.append(self._say("【終息】", "[OVER]"))
         said = self._said(rises[0])
         words = " ".join(filter(None, (self.town, said, place, others)))
         # A name with a line break must not end the header of a mail.
@@ -111,7 +117,14 @@ class MessageTexts:
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
         why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
         head = f"{self._place(rise.event)}  {self._said(rise)}  {since}"
-        return "\n".join([head, *why])
+        return "\n".join([head, *self._over(rise.event), *why])
+
+    def _over(self, event: Event) -> list[str]:
+        """That an event has ended, in a message that was delivered late."""
+        if event.over_s is None:
+            return []
+        at = when(event.over_s)
+        return [self._say(f"{at} に終息", f"over since {at} JST")]
 
     def _said(self, rise: Rise) -> str:
         """Level and what was measured: a wire is not the criterion of rain."""
@@ -144,6 +157,7 @@ class MessageTexts:
             "place": event.cell and self.name_of(event.cell),
             "nodes": sorted(event.nodes),
             "level": rise.level,
+            "over_s": event.over_s,
             "at_s": body["step_s"],
             "causes": sorted(event.causes),
             "reasons": render_both(

@@ -25,7 +25,15 @@ from aiosmtpd.smtp import SMTP, Envelope
 from aiosmtpd.smtp import Session as SmtpSession
 from click.testing import CliRunner
 from conftest import free_port, wait_until
-from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
+from console_tables import write_tables
+from console_workspace import (
+    NOW_S,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+)
 from console_workspace import serve as serve_console
 from deltalake import write_deltalake
 from webhook_receiver import Receiver, receiver
@@ -132,12 +140,20 @@ class Console:
         self.services = make_test_services(workspace, clock, more)
         self.services.live_state.refresh()
         self.sender = self.services.notifications
+        self.is_judged = self.sender.is_judged
+        self.sender.is_judged = lambda: True
         self.outbox = self.sender.outbox
 
     def rise(self, level: int, slope: str = CELL) -> int:
         """Let a slope rise to a level; returns the number of its event."""
         self.services.events.add(sign(level, self.clock(), slope), self.clock())
         return self.services.events.select(EventFilter(text=slope))[0].number
+
+    def end(self, number: int, at_s: int) -> None:
+        """End an event."""
+        event = self.services.events.get(number)
+        assert event is not None
+        self.services.events.end(event, at_s, at_s)
 
     def step(self, after_s: float = 0.0) -> None:
         """Plan and deliver, and wait until all deliveries have ended."""
@@ -196,6 +212,21 @@ def test_rise_is_mailed_once(
     assert "警報や避難情報ではありません" in text
     assert console.states() == ["delivered"]
     assert console.outbox.newest(1)[0].shown.startswith("mailto://127.0.0.1")
+
+
+def test_answer_of_the_mail_server_is_recorded(
+    make_console: MakeConsole, mailbox: tuple[str, Mailbox]
+) -> None:
+    """It says what an operator must do: a password, or a mailbox that is full."""
+    address, box = mailbox
+    box.refused = {"duty@city.example"}
+    console = make_console(rule(address))
+    console.rise(4)
+    console.step()
+
+    (attempt,) = console.outbox.attempts(console.outbox.newest(1)[0].id)
+    assert "451" in attempt["outcome"]
+    assert "try again later" in attempt["outcome"]
 
 
 @pytest.mark.parametrize("late", ["to=b@x.example", "cc=b@x.example"])
@@ -456,6 +487,60 @@ def test_slope_that_rises_twice_is_one_place(
     assert len(body["events"]) == 3
 
 
+def test_late_message_says_that_an_event_is_over(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Hours after it, nobody must be sent to a slope that is quiet again."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    over = console.rise(4)
+    console.rise(3, SLOPES[1].cell.token)
+    console.step()
+    ended_s = int(console.clock()) + 3600
+    console.end(over, ended_s)
+    hook.status = 200
+    console.step(2 * 3600)
+    body = hook.bodies()[-1]
+
+    assert "に終息" in body["text"]
+    assert "終息" not in body["title"]
+    assert [each["over_s"] for each in body["events"]] == [ended_s, None]
+
+
+def test_long_message_keeps_its_last_sentence(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Receivers have a limit of characters; what is left out is in the list."""
+    console = make_console(rule(hook.url))
+    reasons = tuple(f"reason {n} " + "x" * 200 for n in range(3))
+    for slope in SLOPES:
+        at = int(console.clock())
+        rise = Sign(slope.cell.token, None, 5, at, at, "", reasons)
+        console.services.events.add(rise, console.clock())
+    console.step()
+    text = hook.bodies()[-1]["text"]
+
+    assert len(text) == channels.MAX_TEXT_LENGTH
+    assert text.rpartition("…")[2].endswith("警報や避難情報ではありません。")
+
+
+def test_title_says_that_all_events_are_over(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """It may be all that a telephone shows."""
+    hook.status = 503
+    console = make_console(rule(hook.url, 'language = "en"'))
+    over = console.rise(4)
+    console.step()
+    console.end(over, NOW_S + 3600)
+    hook.status = 200
+    console.step(2 * 3600)
+    body = hook.bodies()[-1]
+
+    assert body["title"].startswith("[OVER]")
+    assert "over since 2026-10-26 17:40 JST" in body["text"]
+
+
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     """It is of no use any more."""
     console = make_console(rule(Receiver(free_port()).url))
@@ -665,6 +750,28 @@ def test_heartbeat_ends_when_notifications_are_late(
     console.step(700)
 
     assert len(hook.requests) == 3
+
+
+def test_heartbeat_ends_when_no_cell_is_judged_any_more(
+    make_console: MakeConsole,
+    hook: Receiver,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The scoring job has ended, while the console still reads the tables."""
+    console = make_console(f'heartbeat = "{hook.url}"\n')
+    console.sender.is_judged = console.is_judged
+    console.step()
+    assert not hook.requests
+    write_tables(Workspace(tmp_path, 1).data, SLOPES[:1], NOW_S)
+    for after_s, requests in ((60, 1), (25 * 60, 2), (5 * 60, 2), (60, 2)):
+        console.clock.now_s += after_s
+        console.services.live_state.refresh()
+        console.step()
+        assert len(hook.requests) == requests
+    reasons = [text for text in caplog.messages if "no heartbeat" in text]
+    assert len(reasons) == 2
+    assert "see backend-score" in reasons[-1]
 
 
 def test_event_in_the_journal_is_notified_after_a_restart(
