@@ -31,7 +31,11 @@ from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt import codec, tcp
 from spatial_mqtt.codec import describe_reason_code
-from spatial_mqtt.paho_client import BatchingClient, TopicAliases
+from spatial_mqtt.paho_client import (
+    MAX_MQTT_PACKET_BYTES,
+    BatchingClient,
+    TopicAliases,
+)
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
@@ -434,6 +438,8 @@ class Connection:
             client.aliases = TopicAliases(
                 codec.get_property(properties, "TopicAliasMaximum") or 0
             )
+            most_bytes = codec.get_property(properties, "MaximumPacketSize")
+            client.max_packet_bytes = most_bytes or MAX_MQTT_PACKET_BYTES
             if filters := self.session.filters:
                 client.subscribe(_with_options(filters, self.session.retain_handling))
             limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)

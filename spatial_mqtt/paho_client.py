@@ -93,6 +93,12 @@ class TopicAliases:
 
 READ_BYTES: Final = 65536
 
+MAX_MQTT_PACKET_BYTES: Final = 268_435_460
+"""What a broker without a limit of its own accepts (MQTT 5.0 section 2.1.4)."""
+
+MAX_HEAD_BYTES: Final = 1024
+"""Most that our packets have beside their payload."""
+
 TLS_RECORD_BYTES: Final = 1300
 """Largest TLS record. A receiver decrypts a record when all of it has arrived, so the
 messages in one that takes several segments would be acknowledged together, and the
@@ -127,6 +133,7 @@ class BatchingClient(paho.Client):
             manual_ack=session.manual_ack,
         )
         self.aliases = TopicAliases()
+        self.max_packet_bytes = MAX_MQTT_PACKET_BYTES
         self.heartbeat: Heartbeat = no_heartbeat
         self.fault: ssl.SSLError | None = None
         self.abort_reason = ""
@@ -144,6 +151,9 @@ class BatchingClient(paho.Client):
     ) -> list[SentPublication]:
         """Publish messages in order, in one write.
 
+        One that is larger than the broker allows is refused here: the broker would end
+        the connection, each time anew.
+
         Returns:
             Token and size of each; fewer when the connection was lost meanwhile.
         """
@@ -151,6 +161,9 @@ class BatchingClient(paho.Client):
         packets: list[bytes] = []
         with self._write_lock:  # so that no other write comes between
             for publication in publications:
+                if (size_bytes := self._excess_bytes(publication)) > 0:
+                    handed.append(self._refuse(size_bytes))
+                    continue
                 topic, alias = self.aliases.shorten(publication.topic)
                 if publication.qos == 1:
                     mid = self._free_mid()
@@ -166,6 +179,21 @@ class BatchingClient(paho.Client):
                 handed.append(sent)
             self._send(codec.PUBLISH, packets)
         return handed
+
+    def _excess_bytes(self, publication: Publication) -> int:
+        """Size of a packet that is too large for the broker; 0 if it is not."""
+        most_bytes = len(publication.payload) + MAX_HEAD_BYTES
+        if publication.qos != 1 or most_bytes <= self.max_packet_bytes:
+            return 0
+        # With the definition of an alias it is largest.
+        size_bytes = len(codec.encode_publish(publication, publication.topic, 1, 1))
+        return size_bytes if size_bytes > self.max_packet_bytes else 0
+
+    def _refuse(self, size_bytes: int) -> SentPublication:
+        mid = self._free_mid()
+        limit = f"the broker allows packets of {self.max_packet_bytes} bytes"
+        self._on_answered(mid, f"{limit}, this one has {size_bytes}; raise its limit")
+        return SentPublication(mid, size_bytes)
 
     def is_stuck(self) -> bool:
         """Whether TCP waits for long before it repeats once more what was lost."""

@@ -470,6 +470,28 @@ def test_messages_that_the_broker_refuses_leave_the_link_to_later_ones(
     assert queue.stats().depth[1].rows >= 60  # refused, not lost
 
 
+def test_message_larger_than_the_broker_allows_leaves_the_link_to_others(
+    queue: MemoryQueue,
+    make_broker: Callable[..., Broker],
+    run_uplink: Callable[..., Uplink],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The broker ended each connection for it, before less urgent ones were sent."""
+    broker = make_broker("max_packet_size 3000")
+    put(queue, 3)
+    large = MessageDraft(3, "/forward/7", lambda i: str(i).encode().ljust(5000))
+    queue.put([large])
+    receiver = Receiver(broker.endpoint)
+    assert receiver.is_ready.wait(20)
+    uplink = run_uplink(broker.endpoint, FlightLimits())
+    put(queue, 1)
+
+    wait_until(lambda: len(receiver.received) == 2)
+    wait_until(lambda: any("3000" in text for text in caplog.messages))
+    wait_until(lambda: queue.stats().depth[3].rows == 1)  # refused, not lost
+    assert uplink.down_since_s is None
+
+
 def test_gateway_that_refuses_is_left_for_one_that_accepts(
     queue: MemoryQueue,
     broker: Broker,
