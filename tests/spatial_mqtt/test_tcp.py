@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from conftest import Broker, wait_until
@@ -178,11 +179,16 @@ def gateway(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> Iterator[int]:
 def _give_addresses(
     monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str
 ) -> None:
-    """Let each name have several addresses."""
+    """Let the name ``gateway`` have several addresses; other threads use others."""
     found = [
         (socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, port)) for each in addresses
     ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    real = socket.getaddrinfo
+
+    def find(host: str, *values: int | str | None, **named: int) -> list[Any]:
+        return found if host == "gateway" else real(host, *values, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
 
 
 @pytest.mark.parametrize("is_urgent", [True, False])

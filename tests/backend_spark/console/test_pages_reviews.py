@@ -168,6 +168,52 @@ def test_readings_are_marked_as_bad_and_the_decision_is_reverted(
     no_problems(driver)
 
 
+HELD = """
+const real = window.fetch;
+const released = new Promise((resolve) => { window.release = resolve; });
+window.fetch = async (path, options) => {
+  if (String(path).startsWith("api/reviews")) await released;
+  return real(path, options);
+};
+"""
+
+
+def test_range_of_readings_ends_at_the_present(address: str, driver: Chrome) -> None:
+    """Before the first answer of a slow link the form opened with a day of 1970."""
+    page = ReviewsPage(driver, address, "en")
+    driver.execute_script(HELD)
+    page.click("[data-tab=reviews]")
+    assert not find(driver, ".reviews-page > .mark-bad").is_enabled()
+    driver.execute_script("window.release()")
+    page.click(".reviews-page > .mark-bad")
+
+    until = find(driver, ".review-form input[name=to]").get_attribute("value")
+    assert str(until).startswith("2026-10-26")
+
+
+BUSY_ONCE = """
+const real = window.fetch;
+window.busy = 0;
+window.fetch = (path, options) => String(path).endsWith("/preview") && !window.busy++
+  ? Promise.resolve(new Response('{"detail": "try again"}', {status: 503}))
+  : real(path, options);
+"""
+
+
+def test_preview_that_waits_for_another_one_is_computed_then(
+    address: str, driver: Chrome
+) -> None:
+    """That of an earlier choice may take long; the form could not be saved any more."""
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    driver.execute_script(BUSY_ONCE)
+    page.click(f"{RAIN} .reject")
+    wait_until(lambda: text(driver, ".levels-now tbody tr"))
+
+    assert driver.execute_script("return window.busy") == 2
+    assert not text(driver, ".review-form .problem")
+
+
 def test_page_and_window_fit_a_phone(address: str, driver: Chrome) -> None:
     """Nothing is wider than the screen."""
     resize(driver, PHONE)

@@ -83,6 +83,10 @@ export function openReview(request: Request, onSaved: (view: View) => void): voi
   window_.begin();
 }
 
+// Another preview is computed, such as that of an earlier choice.
+const BUSY = 503;
+const BUSY_WAIT_MS = 2000;
+
 class ReviewWindow {
   readonly box: HTMLDialogElement;
   private readonly form: HTMLFormElement;
@@ -155,6 +159,10 @@ class ReviewWindow {
       this.save.disabled = false;
     } catch (error) {
       if (asked !== this.asked) return;
+      if (error instanceof ApiError && error.status === BUSY) {
+        window.setTimeout(() => asked === this.asked && this.box.open && void this.preview(), BUSY_WAIT_MS);
+        return;
+      }
       replace(this.effect);
       this.fail(error);
     }

@@ -27,6 +27,8 @@ class ReviewsPage {
   private readonly list = el("div", {});
   private hours = 72;
   private nowS = 0;
+  // Its range of time ends at the present, which the first answer brings.
+  private readonly markButton = el("button", { type: "button", class: "mark-bad", disabled: true, onclick: () => this.mark(null) }, t("markBad"));
   // A list that did not change is not drawn anew: a click must not miss its button.
   private drawn = "";
 
@@ -39,8 +41,7 @@ class ReviewsPage {
 
   async draw(): Promise<void> {
     const hint = this.canEdit ? null : el("p", { class: "hint" }, t("reviewNeedsChief"));
-    const mark = this.canEdit ? el("button", { type: "button", class: "mark-bad", onclick: () => this.mark(null) }, t("markBad")) : null;
-    replace(this.container, el("div", { class: "reviews-page" }, el("h2", {}, t("reviewTitle")), this.job, hint, this.problem, this.done, this.ranges, this.queue, mark, el("h3", {}, t("decisions")), this.list));
+    replace(this.container, el("div", { class: "reviews-page" }, el("h2", {}, t("reviewTitle")), this.job, hint, this.problem, this.done, this.ranges, this.queue, this.canEdit ? this.markButton : null, el("h3", {}, t("decisions")), this.list));
     await this.load();
     window.setTimeout(() => void this.poll(), POLL_MS);
   }
@@ -62,6 +63,7 @@ class ReviewsPage {
 
   private show(view: View): void {
     this.nowS = view.now_s;
+    this.markButton.disabled = false;
     const text = JSON.stringify([{ ...view, now_s: 0 }, this.hours]);
     if (text === this.drawn) return;
     this.drawn = text;
