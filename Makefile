@@ -11,7 +11,7 @@ COMMANDS ?= demo test
 OSV ?= out/osv
 # Tests wait more than they compute: two processors need as many processes.
 TEST_JOBS ?= 7
-LONG_TEST_JOBS ?= 4
+LONG_TEST_JOBS ?= 5
 # Some environments forbid byte code; each program that a test starts would then compile
 # its modules anew, which takes as long as half of its start.
 unexport PYTHONDONTWRITEBYTECODE

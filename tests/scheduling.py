@@ -4,8 +4,8 @@ A *group* runs in one process, one test after another:
 
 * ``spark``: everything that starts a JVM, so that few Spark jobs compete for the
   processors, and so that most tests share one session;
-* ``programs``: of these the long tests of whole systems, which start programs with a
-  JVM of their own. They wait for each other's kills and outages, not for processors;
+* ``soak`` and ``programs``: of these the long tests of whole systems, which start
+  programs with a JVM of their own, and mostly wait for kills, outages and restarts;
 * ``container``: the booted systemd of ``tests/systemd``;
 * a file otherwise, so that its fixtures of module scope are made once. The tests of
   `SPLIT` files are slow and share nothing, so each is a group of its own.
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SLOWEST = ("spark", "programs", "container")
+SLOWEST = ("soak", "spark", "programs", "container")
 SLOW = (
     "backend_spark/tables/test_power_cut",
     "backend_spark/ingest/test_power_cut",
@@ -42,7 +42,7 @@ SPLIT = (
     "gateway_daemon/ca",
     "backend_spark/tables/test_power_cut",
 )
-WHOLE_SYSTEMS = ("chaos", "docs", "soak", "system", "upgrade")
+WHOLE_SYSTEMS = ("chaos", "docs", "system", "upgrade")
 SPARK_FIXTURES = {"spark", "quick_java"}
 
 
@@ -66,10 +66,13 @@ def starts_java(item: pytest.Item) -> bool:
 def group_of(item: pytest.Item) -> str | None:
     """The group of a test; None if it may run in any process."""
     if starts_java(item):
-        is_program = item.get_closest_marker("long") and _name(item.path).startswith(
-            WHOLE_SYSTEMS
-        )
-        return "programs" if is_program else "spark"
+        if item.get_closest_marker("long"):
+            path = _name(item.path)
+            if path.startswith("soak"):
+                return "soak"
+            if path.startswith(WHOLE_SYSTEMS):
+                return "programs"
+        return "spark"
     if item.get_closest_marker("container"):
         return "container"
     path = _name(item.path)
