@@ -73,6 +73,27 @@ def press(driver: Chrome, css: str) -> None:
     driver.execute_script("document.querySelector(arguments[0]).click()", css)
 
 
+HOLD = """
+const real = window.fetch, begin = arguments[0];
+const released = new Promise((resolve) => { window.release = resolve; });
+window.fetch = async (path, options) => {
+  if (String(path).startsWith(begin)) await released;
+  return real(path, options);
+};
+"""
+
+
+def hold_requests(driver: Chrome, begin: str) -> Callable[[], None]:
+    """Let requests wait, as on a slow link; returns what sends them.
+
+    Args:
+        driver: Browser.
+        begin: Begin of their paths.
+    """
+    driver.execute_script(HOLD, begin)
+    return lambda: driver.execute_script("window.release()")
+
+
 def text(driver: Chrome, css: str) -> str:
     """Text of the first element; empty if there is none."""
     return str(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from browser import picture, resize
 from conftest import wait_until
-from console_pages import find, no_problems, text
+from console_pages import find, hold_requests, no_problems, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from console_workspace import log_in as log_in_client
 from deltalake import write_deltalake
@@ -93,10 +93,26 @@ def test_event_and_note_are_written_on_a_phone(
     assert driver.execute_script(over) <= 0
     find(driver, ".details").click()
     find(driver, ".event-window textarea").send_keys("見回り")
-    find(driver, "[data-decide=acknowledged]").click()
+    find(driver, "[data-decide=acknowledged]:enabled").click()
     wait_until(lambda: "見回り" in text(driver, ".event-window .history"))
     picture(driver, f"event-window-phone-{language}")
     assert driver.execute_script(over) <= 0
+    no_problems(driver)
+
+
+def test_nothing_is_decided_before_the_event_is_shown(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """On a slow link the window was empty, and could close an event that had risen."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    release = hold_requests(driver, "api/events/")
+    find(driver, ".details").click()
+    buttons = ".event-window .decision button"
+    find(driver, buttons)
+    assert not driver.find_elements(By.CSS_SELECTOR, f"{buttons}:enabled")
+    release()
+    find(driver, "[data-decide=acknowledged]:enabled").click()
+    wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
     no_problems(driver)
 
 
@@ -120,7 +136,7 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     assert driver.switch_to.active_element == remark
     someone_else(address, "/api/notes", {"text": "from the chief"})
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    find(driver, "[data-decide=acknowledged]").click()
+    find(driver, "[data-decide=acknowledged]:enabled").click()
     find(driver, "input[name=name]")
     log_in(driver)
     find(driver, "[data-tab=events]").click()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from browser import picture, resize
 from conftest import wait_until
-from console_pages import find, no_problems, text
+from console_pages import find, hold_requests, no_problems, text
 from console_workspace import PASSWORD, Workspace
 from doubtful_slope import DOUBTFUL, write_doubtful
 from selenium.webdriver import Chrome
@@ -168,23 +168,13 @@ def test_readings_are_marked_as_bad_and_the_decision_is_reverted(
     no_problems(driver)
 
 
-HELD = """
-const real = window.fetch;
-const released = new Promise((resolve) => { window.release = resolve; });
-window.fetch = async (path, options) => {
-  if (String(path).startsWith("api/reviews")) await released;
-  return real(path, options);
-};
-"""
-
-
 def test_range_of_readings_ends_at_the_present(address: str, driver: Chrome) -> None:
     """Before the first answer of a slow link the form opened with a day of 1970."""
     page = ReviewsPage(driver, address, "en")
-    driver.execute_script(HELD)
+    release = hold_requests(driver, "api/reviews")
     page.click("[data-tab=reviews]")
     assert not find(driver, ".reviews-page > .mark-bad").is_enabled()
-    driver.execute_script("window.release()")
+    release()
     page.click(".reviews-page > .mark-bad")
 
     until = find(driver, ".review-form input[name=to]").get_attribute("value")

@@ -140,9 +140,9 @@ def decide(analyst: Analyst) -> None:
         analyst.click("[data-tab=events]")
         analyst.click("tr[data-event] .details")
         find(analyst.driver, "dialog textarea").send_keys("道路側に亀裂なし")
-        analyst.click("dialog [data-decide=acknowledged]")
+        analyst.click("dialog [data-decide=acknowledged]:enabled")
         wait_until(lambda: analyst.see("dialog .seen", "a-chief"))
-        analyst.click("dialog [data-decide=checked]")
+        analyst.click("dialog [data-decide=checked]:enabled")
         wait_until(lambda: analyst.see("dialog .state", "現地確認済み"))
     with analyst.task("last night as known then"):
         analyst.click(".dates")

@@ -19,6 +19,7 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
       const event = await get<EventDetail>(`api/events/${number}`);
       draw(event, top, facts, history);
       seen = [event.asked];
+      form?.querySelectorAll("button").forEach((button) => (button.disabled = false));
       replace(problem);
     } catch (error) {
       fail(error);
@@ -45,7 +46,7 @@ function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history:
   replace(history, el("h3", {}, t("eventHistory")), el("ul", {}, ...event.history.map(historyLine)), ...notified);
 }
 
-// One click decides; the time of a failure is asked for before it is recorded.
+// One click decides; the time of a failure is asked for before it is recorded. Nothing is decided before the event is shown.
 function decisionForm(number: number, session: Session, seen: () => number[], done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
   const name = `event ${number}`;
   const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
@@ -55,11 +56,11 @@ function decisionForm(number: number, session: Session, seen: () => number[], do
       .then(() => (discardDraft(remark, session, name), (failed.hidden = true), done()))
       .catch((error: unknown) => (isConflict(error) ? void done().then(() => fail(new Error(t("eventChanged")))) : fail(error)));
   const time = el("input", { type: "datetime-local", name: "time" });
-  const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit" }, t("eventDecide")));
+  const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit", disabled: true }, t("eventDecide")));
   failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), decide("slope_failed", time.value)));
   const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : decide(state));
   const states: EventState[] = [...STATES.slice(1), "open"];
-  const buttons = states.map((state) => el("button", { type: "button", "data-decide": state, onclick: () => choose(state) }, t(state === "open" ? "eventReopen" : `state_${state}`)));
+  const buttons = states.map((state) => el("button", { type: "button", "data-decide": state, disabled: true, onclick: () => choose(state) }, t(state === "open" ? "eventReopen" : `state_${state}`)));
   return el("div", { class: "decision" }, remark, el("div", { class: "chips" }, ...buttons), failed);
 }
 

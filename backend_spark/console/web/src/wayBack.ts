@@ -110,13 +110,15 @@ export class WayBack {
   }
 
   private async order(body: object): Promise<void> {
+    const token = this.token;
     try {
-      const view = await post<View>("api/drills", { cell: this.token, ...body });
+      const view = await post<View>("api/drills", { cell: token, ...body });
+      if (token !== this.token) return;
       replace(this.exercise);
       replace(this.problem);
       this.draw(view);
     } catch (error) {
-      this.problem.textContent = (error as Error).message;
+      if (token === this.token) this.problem.textContent = (error as Error).message;
     }
   }
 }
