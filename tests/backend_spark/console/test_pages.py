@@ -1,6 +1,7 @@
 """The console's pages in a real browser, served by the real program."""
 
 import base64
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,9 +11,11 @@ from console_pages import (
     cut_off,
     fill,
     find,
+    hold_requests,
     is_side_too_wide,
     map_data,
     no_problems,
+    press,
     shown,
     text,
 )
@@ -225,6 +228,29 @@ def test_threshold_is_changed_in_the_page(
     assert text(driver, "tr.silent td:nth-child(2)") == "途絶"
     picture(driver, "health-ja")
     no_problems(driver)
+
+
+IS_ANSWERED = """
+const entries = performance.getEntriesByType("resource");
+return entries.some((e) => e.name.includes("api/thresholds") && e.responseEnd > 0);
+"""
+
+
+def test_page_that_was_left_is_not_drawn_when_its_data_arrive(
+    console: str, driver: Chrome
+) -> None:
+    """On a slow link the thresholds appeared under the name of the nodes."""
+    shown(driver, console)
+    release = hold_requests(driver, "api/thresholds")
+    press(driver, "[data-tab=thresholds]")
+    press(driver, "[data-tab=health]")
+    find(driver, "tr[data-node]")
+    release()
+    wait_until(lambda: driver.execute_script(IS_ANSWERED))
+    time.sleep(0.5)  # in which it was drawn
+
+    assert not driver.find_elements(By.CSS_SELECTOR, ".other form.thresholds")
+    assert find(driver, "tr[data-node]").is_displayed()
 
 
 def test_assumed_rain_is_marked_by_a_banner(console: str, driver: Chrome) -> None:

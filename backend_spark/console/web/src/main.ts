@@ -92,9 +92,10 @@ function head(session: Session, state: State, home: HTMLElement, other: HTMLElem
     home.hidden = name !== "map";
     other.hidden = name === "map";
     const tab = TABS.find((each) => each.name === name);
-    // Never the page before under the name of this one, while its data arrive.
-    replace(other);
-    if (tab) void drawTab(tab, other, session, state);
+    // Never another page under the name of this one: the data of one that was left may arrive late.
+    const page = el("div", {});
+    replace(other, page);
+    if (tab) void drawTab(tab, page, session, state);
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
@@ -107,13 +108,13 @@ function head(session: Session, state: State, home: HTMLElement, other: HTMLElem
 }
 
 // After an outage the page that could not be drawn is drawn, if it is still open.
-async function drawTab(tab: Tab, other: HTMLElement, session: Session, state: State): Promise<void> {
+async function drawTab(tab: Tab, page: HTMLElement, session: Session, state: State): Promise<void> {
   try {
-    await tab.draw(other, session, state.selected);
+    await tab.draw(page, session, state.selected);
   } catch (error) {
     const box = el("p", { class: "problem", role: "alert" }, (error as Error).message);
-    replace(other, box);
-    addEventListener("yamamori-online", () => box.isConnected && void drawTab(tab, other, session, state), { once: true });
+    replace(page, box);
+    addEventListener("yamamori-online", () => box.isConnected && void drawTab(tab, page, session, state), { once: true });
   }
 }
 
