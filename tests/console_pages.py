@@ -83,6 +83,13 @@ window.fetch = async (path, options) => {
 """
 
 
+ANSWERED = """
+const entries = performance.getEntriesByType("resource");
+return entries.some((e) => e.name.includes(arguments[0]) && e.responseEnd > 0);
+"""
+"""Whether a request whose address has some text was answered."""
+
+
 def hold_requests(driver: Chrome, begin: str) -> Callable[[], None]:
     """Let requests wait, as on a slow link; returns what sends them.
 

@@ -8,6 +8,7 @@ import pytest
 from browser import picture
 from conftest import wait_until
 from console_pages import (
+    ANSWERED,
     cut_off,
     fill,
     find,
@@ -230,12 +231,6 @@ def test_threshold_is_changed_in_the_page(
     no_problems(driver)
 
 
-IS_ANSWERED = """
-const entries = performance.getEntriesByType("resource");
-return entries.some((e) => e.name.includes("api/thresholds") && e.responseEnd > 0);
-"""
-
-
 def test_page_that_was_left_is_not_drawn_when_its_data_arrive(
     console: str, driver: Chrome
 ) -> None:
@@ -246,7 +241,7 @@ def test_page_that_was_left_is_not_drawn_when_its_data_arrive(
     press(driver, "[data-tab=health]")
     find(driver, "tr[data-node]")
     release()
-    wait_until(lambda: driver.execute_script(IS_ANSWERED))
+    wait_until(lambda: driver.execute_script(ANSWERED, "api/thresholds"))
     time.sleep(0.5)  # in which it was drawn
 
     assert not driver.find_elements(By.CSS_SELECTOR, ".other form.thresholds")

@@ -1,6 +1,7 @@
 """The page of the events, in a real browser: decisions, drafts, what others do."""
 
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 from browser import picture, resize
 from conftest import wait_until
-from console_pages import find, hold_requests, no_problems, text
+from console_pages import ANSWERED, find, hold_requests, no_problems, press, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from console_workspace import log_in as log_in_client
 from deltalake import write_deltalake
@@ -114,6 +115,27 @@ def test_nothing_is_decided_before_the_event_is_shown(
     find(driver, "[data-decide=acknowledged]:enabled").click()
     wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
     no_problems(driver)
+
+
+def test_window_of_an_event_is_not_replaced_by_that_of_a_node(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """A node was clicked before, on a slow link."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    find(driver, "[data-tab=health]").click()
+    find(driver, "tr[data-node] button")
+    release = hold_requests(driver, "api/node/")
+    press(driver, "tr[data-node] button")
+    find(driver, "[data-tab=events]").click()
+    find(driver, ".details").click()
+    find(driver, ".event-window textarea").send_keys("見回り")
+    release()
+    wait_until(lambda: driver.execute_script(ANSWERED, "api/node/"))
+    time.sleep(0.5)  # in which it was drawn
+
+    assert not driver.find_elements(By.CSS_SELECTOR, "dialog[data-node]")
+    remark = find(driver, ".event-window textarea")
+    assert remark.get_attribute("value") == "見回り"
 
 
 def test_remark_survives_what_others_do_and_the_end_of_the_session(

@@ -43,8 +43,13 @@ interface NodeSeries extends NodeState {
 const COLOURS = ["#1565c0", "#0b7285", "#5d4037", "#6a1b9a", "#2f7d32"];
 const GAP_S = 3600;
 
+let newest = 0;
+
 export async function showNode(id: string): Promise<void> {
+  const asked = ++newest;
   const facts = await get<NodeSeries>(`api/node/${encode(id)}`);
+  // A later click counts, and a window with a form that was opened meanwhile stays.
+  if (asked !== newest || document.querySelector("dialog[open]:not([data-node])")) return;
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
   const window = el("dialog", { class: "node-window", "data-node": id }, el("div", { class: "head" }, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([facts.id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
