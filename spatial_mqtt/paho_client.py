@@ -97,7 +97,7 @@ MAX_MQTT_PACKET_BYTES: Final = 268_435_460
 """What a broker without a limit of its own accepts (MQTT 5.0 section 2.1.4)."""
 
 MAX_HEAD_BYTES: Final = 1024
-"""Most that our packets have beside their payload."""
+"""Most that a packet of ours has beside its payload, with a topic of 512 characters."""
 
 TLS_RECORD_BYTES: Final = 1300
 """Largest TLS record. A receiver decrypts a record when all of it has arrived, so the
@@ -113,7 +113,8 @@ class BatchingClient(paho.Client):
         generation: Number of the connection, for `IncomingMessage.delivery`.
         on_incoming: Called with each message of QoS 0 or 1, in the network thread.
         on_answered: Called with the token of each publication of QoS 1 and the reason
-            of a refusal, in the network thread.
+            of a refusal, in the network thread; with that of one that is too large for
+            the broker in the caller's.
         policy: How long and how often the connection is requested.
     """
 
@@ -161,8 +162,8 @@ class BatchingClient(paho.Client):
         packets: list[bytes] = []
         with self._write_lock:  # so that no other write comes between
             for publication in publications:
-                if (size_bytes := self._excess_bytes(publication)) > 0:
-                    handed.append(self._refuse(size_bytes))
+                if (refused := self._refuse_too_large(publication)) is not None:
+                    handed.append(refused)
                     continue
                 topic, alias = self.aliases.shorten(publication.topic)
                 if publication.qos == 1:
@@ -180,20 +181,18 @@ class BatchingClient(paho.Client):
             self._send(codec.PUBLISH, packets)
         return handed
 
-    def _excess_bytes(self, publication: Publication) -> int:
-        """Size of a packet that is too large for the broker; 0 if it is not."""
-        most_bytes = len(publication.payload) + MAX_HEAD_BYTES
-        if publication.qos != 1 or most_bytes <= self.max_packet_bytes:
-            return 0
-        # With the definition of an alias it is largest.
+    def _refuse_too_large(self, publication: Publication) -> SentPublication | None:
+        """Refuse a publication that is too large for the broker; None if it is not."""
+        if len(publication.payload) + MAX_HEAD_BYTES <= self.max_packet_bytes:
+            return None
+        # With the definition of an alias, and a packet id, it is largest.
         size_bytes = len(codec.encode_publish(publication, publication.topic, 1, 1))
-        return size_bytes if size_bytes > self.max_packet_bytes else 0
-
-    def _refuse(self, size_bytes: int) -> SentPublication:
+        if size_bytes <= self.max_packet_bytes:
+            return None
         mid = self._free_mid()
         limit = f"the broker allows packets of {self.max_packet_bytes} bytes"
         self._on_answered(mid, f"{limit}, this one has {size_bytes}; raise its limit")
-        return SentPublication(mid, size_bytes)
+        return SentPublication(mid, 0)
 
     def is_stuck(self) -> bool:
         """Whether TCP waits for long before it repeats once more what was lost."""

@@ -67,7 +67,7 @@ class SentPublication(NamedTuple):
 
     Attributes:
         token: Argument of `ConnectionHandler.on_published` for it.
-        size_bytes: Size of its packet.
+        size_bytes: Size of its packet; 0 if it was refused before it was sent.
     """
 
     token: int

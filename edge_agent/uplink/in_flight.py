@@ -365,7 +365,8 @@ class InFlight:
             now_s: Monotonic time.
             write_bytes: Total size of its write; None if it was written alone.
             is_answered: Whether the broker acknowledges it. QoS 0 is "published" when
-                it is written, which is no measure of the link.
+                it is written, and what was refused before it was sent at once: neither
+                measures the link.
         """
         if not self._in_flight:
             self._last_answer_s = now_s

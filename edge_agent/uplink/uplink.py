@@ -449,7 +449,7 @@ class Uplink:
                 size,
                 now_s,
                 write_bytes,
-                is_answered=load.publication.qos > 0,
+                is_answered=load.publication.qos > 0 and packet.size_bytes > 0,
             )
         if len(packets) < len(loads):
             self._builder.release(loads[len(packets) :])

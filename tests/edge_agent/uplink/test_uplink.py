@@ -13,14 +13,17 @@ from connection_events import Recorder
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.congestion import CongestionWindow
 from edge_agent.uplink.gateway_selection import FailoverTimeouts, GatewaySelector
 from edge_agent.uplink.in_flight import FlightLimits
+from edge_agent.uplink.link_meters import SendSample
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import ExtraSubscriptions, Uplink
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import custody_topic, offer_topic
 from spatial_mqtt.transport import (
@@ -97,11 +100,13 @@ def queue() -> MemoryQueue:
 def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
     running: list[tuple[Uplink, threading.Thread]] = []
 
-    def run(endpoint: Endpoint, limits: FlightLimits, rate: float = math.inf) -> Uplink:
+    def run(
+        endpoint: Endpoint, limits: FlightLimits, rate: float = math.inf, qos: int = 1
+    ) -> Uplink:
         limiter = RateLimiter(None if math.isinf(rate) else rate)
-        uplink = Uplink(
-            queue, SenderProfile("n1", limits=limits), connect, limiter, time.monotonic
-        )
+        policy = QosPolicy(dict.fromkeys(range(1, 6), Delivery(qos)))
+        sender = SenderProfile("n1", limits=limits, qos_policy=policy)
+        uplink = Uplink(queue, sender, connect, limiter, time.monotonic)
         thread = threading.Thread(target=uplink.run, daemon=True)
         thread.start()
         running.append((uplink, thread))
@@ -470,26 +475,49 @@ def test_messages_that_the_broker_refuses_leave_the_link_to_later_ones(
     assert queue.stats().depth[1].rows >= 60  # refused, not lost
 
 
+@pytest.fixture
+def small_packets(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Broker, list[int]]:
+    """A broker that allows 3,000 bytes, and the sizes that measured a link."""
+    measured: list[int] = []
+    on_ack = CongestionWindow.on_ack
+
+    def measure(window: CongestionWindow, sample: SendSample, now_s: float) -> None:
+        measured.append(sample.size_bytes)
+        on_ack(window, sample, now_s)
+
+    monkeypatch.setattr(CongestionWindow, "on_ack", measure)
+    return make_broker("max_packet_size 3000"), measured
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
 def test_message_larger_than_the_broker_allows_leaves_the_link_to_others(
     queue: MemoryQueue,
-    make_broker: Callable[..., Broker],
+    small_packets: tuple[Broker, list[int]],
     run_uplink: Callable[..., Uplink],
     caplog: pytest.LogCaptureFixture,
+    qos: int,
 ) -> None:
-    """The broker ended each connection for it, before less urgent ones were sent."""
-    broker = make_broker("max_packet_size 3000")
+    """The broker ended each connection for it, before less urgent ones were sent.
+
+    Its refusal comes from this machine, so it measures no round trip of the link.
+    """
+    broker, measured = small_packets
     put(queue, 3)
     large = MessageDraft(3, "/forward/7", lambda i: str(i).encode().ljust(5000))
     queue.put([large])
     receiver = Receiver(broker.endpoint)
     assert receiver.is_ready.wait(20)
-    uplink = run_uplink(broker.endpoint, FlightLimits())
+    uplink = run_uplink(broker.endpoint, FlightLimits(), qos=qos)
     put(queue, 1)
 
     wait_until(lambda: len(receiver.received) == 2)
     wait_until(lambda: any("3000" in text for text in caplog.messages))
     wait_until(lambda: queue.stats().depth[3].rows == 1)  # refused, not lost
     assert uplink.down_since_s is None
+    wait_until(lambda: len(measured) == (2 if qos else 0))
+    assert all(size < 1000 for size in measured)
 
 
 def test_gateway_that_refuses_is_left_for_one_that_accepts(
