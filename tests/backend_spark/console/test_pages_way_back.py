@@ -8,7 +8,7 @@ import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
 from console_axe import find_violations
-from console_pages import find, no_problems, press, text
+from console_pages import ANSWERED, find, hold_requests, no_problems, press, text
 from console_workspace import PASSWORD, SLOPES, Workspace
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
@@ -69,6 +69,25 @@ def test_way_back_and_drill_are_on_the_screen(
 
     assert problems.found == []
     no_problems(driver)
+
+
+def test_drill_is_shown_in_its_own_cell_only(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Its answer arrives, on a slow link, when the panel of another cell is open."""
+    other = SLOPES[1].cell.token
+    open_cell(driver, run_console(workspace.with_accounts()))
+    release = hold_requests(driver, "api/drills")
+    press(driver, ".start-drill")
+    press(driver, ".drill-form .start-drill")
+    find(driver, "body").send_keys(Keys.ESCAPE)
+    press(driver, f".pick[data-token='{other}']")
+    find(driver, f".panel[data-token='{other}'] .start-drill")
+    release()
+    wait_until(lambda: driver.execute_script(ANSWERED, "api/drills"))
+    time.sleep(0.5)  # in which it was drawn
+
+    assert not text(driver, ".drill-banner")
 
 
 class Screens:
