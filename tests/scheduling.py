@@ -42,7 +42,12 @@ SPLIT = (
     "gateway_daemon/ca",
     "backend_spark/tables/test_power_cut",
 )
-WHOLE_SYSTEMS = ("chaos", "docs", "system", "upgrade")
+LONG_PROGRAMS = {
+    "soak": "soak",
+    **dict.fromkeys(("chaos", "docs", "system", "upgrade"), "programs"),
+}
+"""Group of the long tests that start a JVM, by their folder; ``spark`` for others."""
+
 SPARK_FIXTURES = {"spark", "quick_java"}
 
 
@@ -66,13 +71,9 @@ def starts_java(item: pytest.Item) -> bool:
 def group_of(item: pytest.Item) -> str | None:
     """The group of a test; None if it may run in any process."""
     if starts_java(item):
-        if item.get_closest_marker("long"):
-            path = _name(item.path)
-            if path.startswith("soak"):
-                return "soak"
-            if path.startswith(WHOLE_SYSTEMS):
-                return "programs"
-        return "spark"
+        folder = _name(item.path).partition("/")[0]
+        is_long = item.get_closest_marker("long") is not None
+        return LONG_PROGRAMS.get(folder, "spark") if is_long else "spark"
     if item.get_closest_marker("container"):
         return "container"
     path = _name(item.path)

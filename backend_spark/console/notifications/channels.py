@@ -43,7 +43,7 @@ class Message:
     Attributes:
         id: Identifies the message; the same in each attempt.
         title: One line.
-        text: Plain text.
+        text: Plain text of at most `MAX_TEXT_LENGTH` characters.
         link: Address of the console's page; empty if unknown.
         events: The events as data, for the format ``json``.
     """
@@ -57,7 +57,7 @@ class Message:
     @property
     def full_text(self) -> str:
         """Text with the link below it."""
-        return "\n".join(filter(None, (self.text[:MAX_TEXT_LENGTH], self.link)))
+        return "\n".join(filter(None, (self.text, self.link)))
 
 
 def deliver(
@@ -232,7 +232,7 @@ def _json(message: Message) -> dict[str, Any]:
 
 
 def _lineworks(message: Message) -> dict[str, Any]:
-    content = {"title": message.title, "body": {"text": message.text[:MAX_TEXT_LENGTH]}}
+    content = {"title": message.title, "body": {"text": message.text}}
     if not message.link:
         return content
     return content | {"button": {"label": "Yamamori", "url": message.link}}

@@ -23,11 +23,6 @@ NameOf = Callable[[str], str]
 """Name of the place of a cell; empty if it has none."""
 
 
-def shorten(text: str, max_length: int) -> str:
-    """The text, or its begin and an ellipsis."""
-    return text if len(text) <= max_length else text[: max_length - 1] + "…"
-
-
 @dataclass(frozen=True)
 class Rise:
     """A rise of which is notified.
@@ -82,7 +77,9 @@ class MessageTexts:
             "Observations compared with criteria; no official warning.",
         )
         events = [self._data(rise) for rise in ordered]
-        text = shorten("\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2)
+        text, most = "\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2
+        if len(text) > most:
+            text = text[: most - 1] + "…"
         title, text = self._title(slopes), f"{text}\n\n{note}"
         return Message(message_id, title, text, self.link, events)
 
