@@ -206,10 +206,39 @@ def test_decision_about_chosen_events_waits_for_what_others_decided(
     find(driver, ".bulk button").click()
     wait_until(lambda: "ほかの職員" in text(driver, ".events-page .problem"))
     assert "a-analyst" not in text(driver, "tbody")
+    someone_else(address, "/api/events/state", body | {"text": "下流側も"})
+    wait_until(lambda: "下流側も" in text(driver, "tbody"))
+    assert "ほかの職員" in text(driver, ".events-page .problem")
 
     find(driver, "thead input[type=checkbox]").click()
     find(driver, ".bulk button").click()
     wait_until(lambda: "a-analyst" in text(driver, "tbody"))
+    assert not text(driver, ".events-page .problem")
+
+
+def test_refused_decision_is_named_until_the_next_one(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """What others did next took the sentence away, often at once."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    number = int(find(driver, "tr[data-event]").get_attribute("data-event") or 0)
+    find(driver, f"tr[data-event='{number}'] .details").click()
+    find(driver, "[data-decide=acknowledged]:enabled")
+    release = hold_requests(driver, f"api/events/{number}")
+    body = {"events": [number], "state": "checked", "text": "着手"}
+    someone_else(address, "/api/events/state", body)
+    find(driver, "[data-decide=acknowledged]").click()
+    release()
+    problem = ".event-window .problem"
+    wait_until(lambda: "ほかの職員" in text(driver, problem))
+    someone_else(address, "/api/events/state", body | {"text": "下流側も"})
+    wait_until(lambda: "下流側も" in text(driver, ".event-window .history"))
+    assert "ほかの職員" in text(driver, problem)
+
+    find(driver, "[data-decide=acknowledged]").click()
+    wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
+    assert not text(driver, problem)
 
 
 def test_link_that_dies_without_a_word_is_no_present(

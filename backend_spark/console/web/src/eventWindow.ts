@@ -12,6 +12,8 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   const top = el("div", {});
   const facts = el("div", {});
   const history = el("div", { class: "history" });
+  // Of the last decision; what others do next does not take it away.
+  const refused = el("p", { class: "problem", role: "alert" });
   const problem = el("p", { class: "problem", role: "alert" });
   let seen: number[] = [];
   const load = async () => {
@@ -22,13 +24,12 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
       form?.querySelectorAll("button").forEach((button) => (button.disabled = false));
       replace(problem);
     } catch (error) {
-      fail(error);
+      problem.textContent = (error as Error).message;
     }
   };
-  const fail = (error: unknown) => (problem.textContent = (error as Error).message);
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
-  const form = canEdit ? decisionForm(number, session, () => seen, load, fail) : null;
-  const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, problem, form, history);
+  const form = canEdit ? decisionForm(number, session, () => seen, load, refused) : null;
+  const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, refused, problem, form, history);
   // The form is not drawn anew when others act: only the parts around it.
   const refresh = () => void load();
   addEventListener("yamamori-events", refresh);
@@ -47,18 +48,26 @@ function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history:
 }
 
 // One click decides; the time of a failure is asked for before it is recorded. Nothing is decided before the event is shown.
-function decisionForm(number: number, session: Session, seen: () => number[], done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
+function decisionForm(number: number, session: Session, seen: () => number[], done: () => Promise<void>, refused: HTMLElement): HTMLElement {
   const name = `event ${number}`;
   const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
   keepDraft(remark, session, name);
-  const decide = (state: EventState, time = "") =>
-    void post("api/events/state", { events: [number], state, text: remark.value, time, seen: seen() })
-      .then(() => (discardDraft(remark, session, name), (failed.hidden = true), done()))
-      .catch((error: unknown) => (isConflict(error) ? void done().then(() => fail(new Error(t("eventChanged")))) : fail(error)));
+  const decide = async (state: EventState, time = "") => {
+    replace(refused);
+    try {
+      await post("api/events/state", { events: [number], state, text: remark.value, time, seen: seen() });
+      discardDraft(remark, session, name);
+      failed.hidden = true;
+      await done();
+    } catch (error) {
+      refused.textContent = isConflict(error) ? t("eventChanged") : (error as Error).message;
+      if (isConflict(error)) await done();
+    }
+  };
   const time = el("input", { type: "datetime-local", name: "time" });
   const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit", disabled: true }, t("eventDecide")));
-  failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), decide("slope_failed", time.value)));
-  const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : decide(state));
+  failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), void decide("slope_failed", time.value)));
+  const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : void decide(state));
   const states: EventState[] = [...STATES.slice(1), "open"];
   const buttons = states.map((state) => el("button", { type: "button", "data-decide": state, disabled: true, onclick: () => choose(state) }, t(state === "open" ? "eventReopen" : `state_${state}`)));
   return el("div", { class: "decision" }, remark, el("div", { class: "chips" }, ...buttons), failed);

@@ -35,6 +35,8 @@ export async function drawEvents(container: HTMLElement, session: Session): Prom
 // Rows are kept and changed in place, so that a fresh list takes away neither the focus nor what is being written.
 class EventsPage {
   private readonly canEdit: boolean;
+  // Of the last decision; a list that is fetched anew does not take it away.
+  private readonly refused = el("p", { class: "problem", role: "alert" });
   private readonly problem = el("p", { class: "problem", role: "alert" });
   private readonly body = el("tbody", {});
   private readonly count = el("p", { class: "hint", role: "status" });
@@ -69,7 +71,7 @@ class EventsPage {
     const table = el("table", { class: "list event-list" }, el("thead", {}, head), this.body);
     const pages = el("div", { class: "pages" }, this.back, this.count, this.on);
     const handover = el("a", { href: `handover?lang=${currentLanguage()}`, target: "_blank", rel: "noopener" }, `${t("handover")} ↗`);
-    const list = el("section", {}, el("h2", {}, t("events")), this.canEdit ? null : el("p", { class: "hint" }, t("needsAnalyst")), attentionSwitches(), this.states, filters, this.problem, this.canEdit ? this.bulk : null, table, pages);
+    const list = el("section", {}, el("h2", {}, t("events")), this.canEdit ? null : el("p", { class: "hint" }, t("needsAnalyst")), attentionSwitches(), this.states, filters, this.refused, this.problem, this.canEdit ? this.bulk : null, table, pages);
     this.box = el("div", { class: "events-page" }, list, el("section", {}, el("h2", {}, t("note")), handover, this.canEdit ? this.noteForm() : null, this.notes, this.notifications.box));
     const refresh = () => (this.box.isConnected ? void this.load() : removeEventListener("yamamori-events", refresh));
     addEventListener("yamamori-events", refresh);
@@ -191,6 +193,7 @@ class EventsPage {
   }
 
   private async decide(events: Map<number, number>, state: EventState, text: string): Promise<boolean> {
+    replace(this.refused);
     try {
       await post("api/events/state", { events: [...events.keys()], seen: [...events.values()], state, text });
       this.all.checked = false;
@@ -198,12 +201,12 @@ class EventsPage {
       await this.load();
       return true;
     } catch (error) {
+      this.refused.textContent = isConflict(error) ? t("eventChanged") : (error as Error).message;
       if (isConflict(error)) {
         this.all.checked = false;
         this.chooseAll(false);
         await this.load();
-        this.fail(new Error(t("eventChanged")));
-      } else this.fail(error);
+      }
       return false;
     }
   }
