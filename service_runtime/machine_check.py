@@ -29,6 +29,7 @@ from service_runtime.tls import (
     Endpoint,
     TlsFiles,
     describe_tls_error,
+    find_certificates,
     make_ssl_context,
     read_certificate_end,
     select_certificate,
@@ -395,6 +396,8 @@ def check_tls_files(files: TlsFiles, now: datetime) -> Iterator[MachineFinding]:
     except TlsFileError as error:
         yield mend(error.field, "be usable", error.path, error.reason)
         return
+    for damaged in find_certificates(files).errors:
+        yield mend(damaged.field, "be usable", damaged.path, damaged.reason)
     subject = f"certificate {certificate}"
     if end <= now:
         remedy = "issue a new one, and see why it was not renewed"

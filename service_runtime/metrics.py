@@ -94,8 +94,10 @@ def collect_loop_silence(watchdog: LoopWatchdog) -> Metric:
 
 def collect_certificate_end(files: TlsFiles) -> Metric:
     """End of the program's certificate; no sample without a certificate."""
-    own, _ = tls.select_certificate(files)
-    samples = () if own is None else (MetricSample(_end_s(own)),)
+    if files.has_certificate:
+        samples: tuple[MetricSample, ...] = (MetricSample(_end_s(files)),)
+    else:
+        samples = ()
     return Metric(
         "yamamori_certificate_end_timestamp_seconds",
         "gauge",
@@ -104,9 +106,10 @@ def collect_certificate_end(files: TlsFiles) -> Metric:
     )
 
 
-def _end_s(path: str) -> float:
+def _end_s(files: TlsFiles) -> float:
     try:
-        return tls.read_certificate_end(path).timestamp()
+        path, _ = tls.select_certificate(files)
+        return 0.0 if path is None else tls.read_certificate_end(path).timestamp()
     except TlsFileError:
         return 0.0
 

@@ -5,6 +5,7 @@ next connection on, without a restart.
 """
 
 import ipaddress
+import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from urllib.parse import urlsplit
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.settings import KeyRule, key
 from service_runtime.tpm import KEY_MARK, TpmError, load_provider
+
+log = logging.getLogger(__name__)
+
+COPY_SUFFIX: Final = ".copy"
+"""Beside the renewed certificate and its key: the same once more."""
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -197,28 +203,74 @@ def make_ssl_context(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         TlsFileError: A file cannot be used; the error has its settings key.
     """
-    ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    ssl_context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        ssl_context.load_verify_locations(files.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise TlsFileError("tls.ca", files.ca, _reason(error)) from error
-    certificate, key = select_certificate(files)
-    if certificate is not None:
-        _load(ssl_context, certificate, key)
-    return ssl_context
+    found = find_certificates(files)
+    errors = list(found.errors)
+    for pair in found.usable:
+        try:
+            context = _make_context(files.ca, *pair)
+        except TlsFileError as error:
+            if error.field == "tls.ca":
+                raise
+            errors.append(error)
+            continue
+        if errors:
+            log.warning("%s; %s is used instead", errors[0], pair[0])
+        return context
+    raise errors[0]
 
 
-def select_certificate(files: TlsFiles) -> tuple[str | None, str | None]:
-    """Files of certificate and key: the renewed ones when they are valid for longer."""
-    renewed = files.renewed
-    if renewed is None or not Path(renewed).is_file():
-        return files.certificate, files.key
-    if files.certificate is None or not Path(files.certificate).is_file():
-        return renewed, None
-    if read_certificate_end(renewed) > read_certificate_end(files.certificate):
-        return renewed, None
-    return files.certificate, files.key
+Pair = tuple[str | None, str | None]
+"""Files of a certificate and its key; without a second one both are in the first."""
+
+
+@dataclass(frozen=True)
+class FoundCertificates:
+    """Our own certificates.
+
+    Attributes:
+        usable: Files whose certificate can be read, the one with the latest end first.
+        errors: Why others cannot be read.
+    """
+
+    usable: list[Pair]
+    errors: list[TlsFileError]
+
+
+def find_certificates(files: TlsFiles) -> FoundCertificates:
+    """Find the renewed certificate, its copy and the issued one.
+
+    A card that has damaged the renewed file must not end the link of a machine that has
+    a certificate which is still valid. The copy counts only beside a renewed file, so
+    that it is enough to delete that one.
+    """
+    issued = (files.certificate, files.key)
+    if files.renewed is None or not Path(files.renewed).is_file():
+        return FoundCertificates([issued], [])
+    ends: dict[Pair, datetime] = {}
+    errors: list[TlsFileError] = []
+    copy = files.renewed + COPY_SUFFIX
+    for pair in ((files.renewed, None), (copy, None), issued):
+        path = pair[0]
+        if path is None or not Path(path).is_file():
+            continue
+        try:
+            ends[pair] = read_certificate_end(path)
+        except TlsFileError as error:
+            setting = "tls.certificate" if pair == issued else "tls.renewed"
+            errors.append(TlsFileError(setting, path, error.reason))
+    return FoundCertificates(sorted(ends, key=ends.__getitem__, reverse=True), errors)
+
+
+def select_certificate(files: TlsFiles) -> Pair:
+    """Files of certificate and key: the renewed ones when they are valid for longer.
+
+    Raises:
+        TlsFileError: None of them can be read.
+    """
+    found = find_certificates(files)
+    if not found.usable:
+        raise found.errors[0]
+    return found.usable[0]
 
 
 def read_certificate_end(path: str) -> datetime:
@@ -243,6 +295,18 @@ def describe_tls_error(error: BaseException) -> str:
         if pattern.casefold() in text.casefold().replace("_", " "):
             return f"{text}; {remedy}"
     return text
+
+
+def _make_context(ca: str, certificate: str | None, key: str | None) -> ssl.SSLContext:
+    ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ssl_context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        ssl_context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFileError("tls.ca", ca, _reason(error)) from error
+    if certificate is not None:
+        _load(ssl_context, certificate, key)
+    return ssl_context
 
 
 def _load(ssl_context: ssl.SSLContext, certificate: str, key: str | None) -> None:

@@ -315,7 +315,8 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
     new = answer.match_key(key)
-    write_atomic(Path(files.renewed), new.to_pem(), SECRET_FILE_MODE)
+    for path in (files.renewed + tls.COPY_SUFFIX, files.renewed):
+        write_atomic(Path(path), new.to_pem(), SECRET_FILE_MODE)
     requested.unlink()
     ends = new.certificate.not_valid_after_utc
     return (
@@ -376,7 +377,17 @@ def encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _load_current(files: TlsFiles) -> CertificateWithKey:
-    certificate, key = tls.select_certificate(files)
+    found = tls.find_certificates(files)
+    errors: list[Exception] = list(found.errors)
+    for pair in found.usable:
+        try:
+            return _load_pair(*pair)
+        except RenewalError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _load_pair(certificate: str | None, key: str | None) -> CertificateWithKey:
     if certificate is None:
         raise FieldError("tls.certificate", "given, for it to be renewed", None)
     pem = Path(certificate).read_bytes()

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -294,6 +295,17 @@ def test_key_that_all_may_read_or_that_is_of_another_certificate(
 
     assert "own.key must be secret, got 'readable by all users'; chmod o=" in readable
     assert "MEND  tls.key must be usable" in lines(check_tls_files(mixed, NOW))
+
+
+def test_renewed_certificate_that_is_damaged_is_reported(tmp_path: Path) -> None:
+    """The issued one is used meanwhile; a visit mends it before that one ends."""
+    issued = certificate(tmp_path, NOW + timedelta(days=300))
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_bytes(b"")
+    found = lines(check_tls_files(replace(issued, renewed=str(renewed)), NOW))
+
+    assert f"MEND  tls.renewed must be usable, got '{renewed}'; " in found
+    assert f"certificate {issued.certificate}: valid until" in found
 
 
 def test_broker_that_does_not_answer(tmp_path: Path) -> None:

@@ -70,6 +70,54 @@ def test_certificate_is_renewed_without_a_visit(
         join(signer.nodes, files, "n1").stop()
 
 
+@pytest.mark.parametrize("damage", ["empty", "certificate", "key", "flipped", "zeros"])
+def test_damaged_card_does_not_end_the_link(
+    node: TlsFiles,
+    signer: TrustedBroker,
+    join: Join,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The copy is used, then the issued certificate; each connection was refused."""
+    renew_if_due(node, time.time())
+    renewed = Path(node.renewed or "")
+    copy = Path(f"{renewed}.copy")
+    assert copy.read_bytes() == renewed.read_bytes()
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+    damage_file(renewed, damage)
+    join(signer.nodes, node, "n1").stop()
+    assert f"{copy} is used instead" in caplog.text
+    assert renew_if_due(node, time.time()).startswith("not due")
+    damage_file(copy, damage)
+    join(signer.nodes, node, "n1").stop()
+    assert f"{node.certificate} is used instead" in caplog.text
+
+
+def damage_file(path: Path, damage: str) -> None:
+    """What worn cards and power cuts leave of a file."""
+    content = path.read_bytes()
+    key_at = content.index(b"-----BEGIN PRIVATE KEY")
+    left = {
+        "empty": b"",
+        "certificate": content[: content.index(b"-----END") - 100],
+        "key": content[: key_at + 60],
+        "flipped": content[: key_at + 60] + b"\0\xff" * 8 + content[key_at + 76 :],
+        "zeros": bytes(len(content)),
+    }
+    path.write_bytes(left[damage])
+
+
+def test_copy_of_a_renewed_certificate_that_was_deleted_does_not_count(
+    node: TlsFiles,
+) -> None:
+    """Whoever sets a machine up again deletes the renewed file."""
+    renew_if_due(node, time.time())
+    Path(node.renewed or "").unlink()
+
+    assert select_certificate(node) == (node.certificate, node.key)
+
+
 def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
     node: TlsFiles, authority: IssuingAuthority
 ) -> None:
