@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
 running, a replay is unfinished, executors do not see the data, a database does not
-answer, or a disk is full; 78 bad settings, on which systemd does not restart.
+answer, or a disk is full; 77 a file that rights forbid; 78 bad settings, on which
+systemd does not restart.
 """
 
 import sys
@@ -28,6 +29,7 @@ from service_runtime.errors import AlreadyRunningError
 from service_runtime.lifecycle import (
     EXIT_CONFIG,
     EXIT_USAGE_DATA,
+    explaining_denied,
     report_settings_error,
 )
 from service_runtime.settings import SettingsError
@@ -40,7 +42,8 @@ EXIT_BUSY = 75
 def main() -> None:
     """Run the command line."""
     try:
-        cli(prog_name=PROGRAM)
+        with explaining_denied(PROGRAM):
+            cli(prog_name=PROGRAM)
     except SettingsError as error:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:

@@ -14,11 +14,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
+from service_runtime.files import explain_denied
 from service_runtime.settings import SettingsError
 from service_runtime.systemd import SystemdNotifier, read_watchdog_timeout_s
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
@@ -33,6 +35,7 @@ M_ARENA_MAX = -8
 
 EXIT_USAGE_DATA = 65
 EXIT_CRASH = 70
+EXIT_DENIED = 77
 EXIT_CONFIG = 78
 """Exit codes of sysexits.h; the units do not restart after `EXIT_CONFIG`."""
 
@@ -72,15 +75,19 @@ def exit_on_thread_error(
                 log.critical("%s", args.exc_value)
                 logging.shutdown()
                 os._exit(status)
-        log.critical(
-            "unknown error in %s: ending, to be started again",
-            name,
-            exc_info=args.exc_value,
-        )
-        logging.shutdown()
-        os._exit(EXIT_CRASH)
+        end_after(args.exc_value, f"unknown error in {name}")
 
     threading.excepthook = hook
+
+
+def end_after(error: BaseException | None, subject: str) -> NoReturn:
+    """Log an error that nothing handles, and end the process at once."""
+    if (denied := explain_denied(error)) is not None:
+        log.critical("%s", denied)
+    else:
+        log.critical("%s: ending, to be started again", subject, exc_info=error)
+    logging.shutdown()
+    os._exit(EXIT_CRASH if denied is None else EXIT_DENIED)
 
 
 def start_watched_loop(
@@ -123,6 +130,19 @@ def call_on_stop_signals(stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+@contextmanager
+def explaining_denied(program: str) -> Iterator[None]:
+    """End with one line, instead of a traceback, if rights forbid a file."""
+    try:
+        yield
+    except Exception as error:
+        denied = explain_denied(error)
+        if denied is None:
+            raise
+        print(f"{program}: {denied}", file=sys.stderr)  # noqa: T201 - a command's output
+        sys.exit(EXIT_DENIED)
 
 
 def report_settings_error(program: str, error: SettingsError | OSError) -> int:

@@ -9,7 +9,9 @@ backup and an empty file. A damaged page that nothing reads does not hinder the 
 """
 
 import asyncio
+import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -88,10 +90,12 @@ def naming_damage(folder: Path) -> Iterator[None]:
     Raises:
         DamagedDatabaseError: One is damaged.
         FullDiskError: Their disk is full.
+        PermissionError: This user may not write one, or the folder.
     """
     try:
         yield
     except (OSError, sqlite3.DatabaseError) as error:
+        _check_rights(folder)
         if is_full(error):
             raise FullDiskError(folder, str(error)) from error
         if not is_damage(error):
@@ -103,6 +107,13 @@ def naming_damage(folder: Path) -> Iterator[None]:
         raise DamagedDatabaseError(
             folder / damaged, found[damaged], _LOSSES[damaged]
         ) from error
+
+
+def _check_rights(folder: Path) -> None:
+    """SQLite reports forbidden files as a full or read-only disk."""
+    for path in (folder, *folder.glob("*.sqlite*")):
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def damage_handler(folder: Path, limit: LogLimit, other: Handler) -> Handler:

@@ -53,8 +53,8 @@ from backend_spark.ingest.standby import IngesterLock
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.files import fsync_folder, is_disk_full, make_folder
 from service_runtime.lifecycle import (
-    EXIT_CRASH,
     SystemdSupervisor,
+    end_after,
     exit_on_thread_error,
     run_service,
     start_watched_loop,
@@ -482,9 +482,7 @@ def _make_retentions(
 
 
 def _exit_on_error(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
 ) -> None:
     """`sys.excepthook` that ends the process, as `exit_on_thread_error` in threads."""
-    log.critical("unknown error: ending", exc_info=(kind, error, trace))
-    logging.shutdown()
-    os._exit(EXIT_CRASH)
+    end_after(error, "unknown error")

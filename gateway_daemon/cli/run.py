@@ -6,8 +6,10 @@ from typing import TypeVar
 
 import click
 
+from edge_agent.queue.base import QueueError
 from gateway_daemon import app, config
 from gateway_daemon.cli._options import (
+    EXIT_FAILED,
     PROGRAM,
     config_option,
     fail,
@@ -16,6 +18,7 @@ from gateway_daemon.cli._options import (
 )
 from gateway_daemon.manager.storage import RegistryFileError
 from service_runtime import lifecycle
+from service_runtime.files import explain_denied
 from service_runtime.lifecycle import Program, SystemdSupervisor, run_service
 from service_runtime.settings import SettingsError
 
@@ -61,4 +64,7 @@ def _serve(
         raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
     except RegistryFileError as error:
         fail(error, lifecycle.EXIT_CONFIG)
+    except QueueError as error:
+        denied = explain_denied(error.__cause__)
+        fail(denied or error, lifecycle.EXIT_DENIED if denied else EXIT_FAILED)
     run_service(program, supervision)

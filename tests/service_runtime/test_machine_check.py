@@ -304,7 +304,7 @@ def test_renewed_certificate_that_is_damaged_is_reported(tmp_path: Path) -> None
     renewed.write_bytes(b"")
     found = lines(check_tls_files(replace(issued, renewed=str(renewed)), NOW))
 
-    assert f"MEND  tls.renewed must be usable, got '{renewed}'; " in found
+    assert "MEND  tls.renewed must be usable" in found
     assert f"certificate {issued.certificate}: valid until" in found
 
 
