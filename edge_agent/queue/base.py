@@ -201,6 +201,13 @@ class Queue(Protocol):
         before that sends them again with the same id.
         """
 
+    def hand_over(self, seqs: Iterable[int]) -> None:
+        """Remove messages that another queue of this program has on disk.
+
+        As `ack`, but their ids are new to this queue again: a message that comes back
+        is no duplicate.
+        """
+
     def release(self, seqs: Iterable[int]) -> None:
         """End leases; the messages keep their position."""
 

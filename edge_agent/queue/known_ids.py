@@ -30,11 +30,7 @@ class KnownIds:
     def record(self, message_id: MessageId) -> bool:
         """Record an id; False when it was recorded before."""
         node, boot, seq = message_id.node, message_id.boot, message_id.seq
-        below = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
-            "ORDER BY low DESC LIMIT 1",
-            (node, boot, seq),
-        ).fetchone()
+        below = self._range_from_below(message_id)
         if below and seq <= below[1]:
             return False
         above = self._db.execute(
@@ -53,11 +49,34 @@ class KnownIds:
             self._count_new(node, boot)
         return True
 
+    def forget(self, message_id: MessageId) -> None:
+        """Remove an id, if it was recorded."""
+        node, boot, seq = message_id.node, message_id.boot, message_id.seq
+        low, high = self._range_from_below(message_id) or (0, -1)
+        if seq > high:
+            return
+        self._db.execute(
+            "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
+            (node, boot, low),
+        )
+        for first, last in ((low, seq - 1), (seq + 1, high)):
+            if first <= last:
+                self.record_range(node, boot, first, last)
+
     def record_range(self, node: str, boot: str, low: int, high: int) -> None:
         """Record a range of ids."""
         self._db.execute(
             "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
         )
+
+    def _range_from_below(self, message_id: MessageId) -> tuple[int, int] | None:
+        """The last range that begins at or below an id."""
+        found: tuple[int, int] | None = self._db.execute(
+            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
+            "ORDER BY low DESC LIMIT 1",
+            (message_id.node, message_id.boot, message_id.seq),
+        ).fetchone()
+        return found
 
     def _count_new(self, node: str, boot: str) -> None:
         self._unchecked += 1

@@ -199,6 +199,7 @@ class PendingChanges:
         rows: New messages by sequence number, some of them leased.
         state: Key-value pairs to store.
         removed: Stored messages to remove.
+        moved: Those of them that another queue has.
         counters: Counter deltas for all of these.
     """
 
@@ -206,6 +207,7 @@ class PendingChanges:
         self.rows: dict[int, QueueRow] = {}
         self.state: dict[str, str] = {}
         self.removed: list[QueueRow] = []
+        self.moved: list[QueueRow] = []
         self.counters = CounterDeltas()
         self._unleased: dict[int, deque[int]] = {p: deque() for p in priorities}
 
@@ -258,6 +260,11 @@ class PendingChanges:
         self.counters.add_acked(rows)
         self._remove(rows)
 
+    def hand_over(self, rows: Sequence[QueueRow]) -> None:
+        """Remove messages that another queue has, and forget their ids."""
+        self.acknowledge(rows)
+        self.moved += rows
+
     def drop(self, row: QueueRow, reason: str) -> None:
         """Remove a message and count it as dropped."""
         self.counters.add_dropped(row.priority, row.cost_bytes, reason)
@@ -273,6 +280,8 @@ class PendingChanges:
         for row in store.delete_rows(self.removed):
             # Another process has evicted and counted it already.
             changes.add_stored(row.priority, 1, row.cost_bytes)
+        for row in self.moved:
+            store.known_ids.forget(row.message.id)
 
     def clear_committed(self) -> dict[int, list[QueueRow]]:
         """Clear everything after its commit.
@@ -290,6 +299,7 @@ class PendingChanges:
         self.rows.clear()
         self.state.clear()
         self.removed.clear()
+        self.moved.clear()
         self.counters = CounterDeltas()
         return stored
 

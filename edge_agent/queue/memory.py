@@ -93,6 +93,12 @@ class MemoryQueue:
                 self._leased.discard(seq)
                 self._counts["acked"][self._stored.pop(seq).priority] += 1
 
+    def hand_over(self, seqs: Iterable[int]) -> None:
+        with self._lock:
+            moved = [self._stored[seq].id for seq in set(seqs) & self._leased]
+            self.ack(seqs)
+            self._known_ids.difference_update(moved)
+
     def release(self, seqs: Iterable[int]) -> None:
         with self._lock:
             self._leased.difference_update(seqs)

@@ -199,6 +199,11 @@ class SqliteQueue:
             self._pending.acknowledge(self._leases.remove(seqs))
             self._write_soon()
 
+    def hand_over(self, seqs: Iterable[int]) -> None:
+        with self._lock:
+            self._pending.hand_over(self._leases.remove(seqs))
+            self._write_soon()
+
     def release(self, seqs: Iterable[int]) -> None:
         with self._lock:
             for seq in seqs:

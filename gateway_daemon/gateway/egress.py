@@ -392,7 +392,7 @@ class Egress:
                     refused = error
                     remaining += seqs
                 else:
-                    lane.queue.ack(seqs)
+                    lane.queue.hand_over(seqs)
                     moved += len(seqs)
         lane.queue.release(remaining)
         if lane.uplink is not None:

@@ -108,6 +108,21 @@ def test_put_of_a_known_id_stores_nothing(make_queue: MakeQueue) -> None:
     assert queue.stats().duplicates == 1
 
 
+def test_message_that_another_queue_has_may_come_back(make_queue: MakeQueue) -> None:
+    """The ids around it stay known."""
+    queue = make_queue(10_000)
+    queue.put([draft(3, id_=foreign(seq)) for seq in range(5)])
+    leased = {m.id.seq: m.seq for m in queue.lease(9)}
+    queue.hand_over([leased.pop(seq) for seq in (0, 2)])
+    queue.ack(leased.values())
+
+    again = queue.put([draft(3, id_=foreign(seq)) for seq in range(5)])
+
+    assert again == [foreign(0), None, foreign(2), None, None]
+    assert queue.stats().acked[3] == 5
+    assert queue.put([draft(3, id_=foreign(2))]) == [None]
+
+
 def test_ack_removes_a_message_and_release_requeues_it(make_queue: MakeQueue) -> None:
     """A released message keeps its place; an acknowledged one is gone."""
     queue = make_queue(10_000)

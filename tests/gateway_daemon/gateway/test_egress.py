@@ -2,20 +2,27 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from signal import SIGSTOP
 
 import pytest
 from conftest import Broker, free_port, wait_until
 
-from edge_agent.queue.base import MessageDraft, Queue
+from edge_agent.queue.base import (
+    COMMIT_PUTS_DEFER_ACKS,
+    MessageDraft,
+    Queue,
+)
 from edge_agent.queue.memory import MemoryQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.egress import Egress, MakeQueue
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
+from spatial_mqtt.senml import MessageId
 
 TOPIC = "/3/1/2"
 
@@ -43,24 +50,35 @@ def queues() -> dict[BrokerInfo | None, MemoryQueue]:
 
 
 @pytest.fixture
-def egress(
-    clock: Clock, queues: dict[BrokerInfo | None, MemoryQueue]
-) -> Iterator[Egress]:
-    """The egress of a gateway before its first table."""
-
-    def make_queue(broker: BrokerInfo | None) -> Queue:
-        return queues.setdefault(broker, MemoryQueue("gw", "b", 10**6, clock))
+def make_egress() -> Iterator[Callable[[MakeQueue], Egress]]:
+    """Makes the egress of a gateway before its first table."""
+    made: list[Egress] = []
 
     def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
         return Uplink(
             queue, SenderProfile("gw"), Connection, RateLimiter(), time.monotonic
         )
 
-    created = Egress(
-        make_queue, make_uplink, tls=False, watchdog=LoopWatchdog(time.monotonic)
+    def make(make_queue: MakeQueue) -> Egress:
+        watchdog = LoopWatchdog(time.monotonic)
+        made.append(Egress(make_queue, make_uplink, tls=False, watchdog=watchdog))
+        return made[-1]
+
+    yield make
+    for egress in made:
+        egress.close()
+
+
+@pytest.fixture
+def egress(
+    make_egress: Callable[[MakeQueue], Egress],
+    clock: Clock,
+    queues: dict[BrokerInfo | None, MemoryQueue],
+) -> Egress:
+    """The egress of a gateway before its first table, with queues in memory."""
+    return make_egress(
+        lambda broker: queues.setdefault(broker, MemoryQueue("gw", "b", 10**6, clock))
     )
-    yield created
-    created.close()
 
 
 def test_message_moved_to_another_broker_keeps_its_age(
@@ -145,6 +163,33 @@ def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
 
     assert [m.topic for m in queues[broker].lease(9)] == [TOPIC]
     assert not queues[None].lease()
+
+
+def test_message_comes_back_with_its_area(
+    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+) -> None:
+    """To its first broker, and to no broker; real files, which remember its id."""
+
+    def make_queue(broker: BrokerInfo | None) -> Queue:
+        path, at = tmp_path / f"{broker and broker.port}.db", COMMIT_PUTS_DEFER_ACKS
+        return SqliteQueue(path, "gw", "b", 10**7, durability=at)
+
+    egress = make_egress(make_queue)
+    first, second = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
+    tables = [(BrokerEntry("/3", broker),) for broker in (first, second)]
+    id_ = MessageId("node", "boot", 1)
+    drafts = [
+        MessageDraft(p, TOPIC, lambda _id: b"x", i) for p, i in ((5, id_), (4, None))
+    ]
+    egress.put(drafts)
+    for version, entries in enumerate([*tables, *tables, (), *tables, ()]):
+        egress.apply_table(BrokerTable(version, entries))
+        place = entries[0].broker_info if entries else None
+        status = egress.lane_status().items()
+        rows = {b: [s.stats.depth[p].rows for p in (5, 4)] for b, s in status}
+        assert {b: each for b, each in rows.items() if any(each)} == {place: [1, 1]}
+
+    assert egress.put(drafts[:1]) == 0
 
 
 def test_message_for_both_brokers_has_one_id(
