@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import NoReturn
 
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
@@ -154,7 +155,7 @@ class SqliteQueue:
             try:
                 # On a full disk, the reserve's space is for the top priority only.
                 if drafts and not is_top and not self._reserve.allocate():
-                    raise QueueDiskFullError(str(self._file.path))
+                    self._raise_full_or_failing()
                 rows = self._pending_rows(drafts)
                 if rows is None:
                     return self._commit(drafts, state, use_reserve=is_top)
@@ -309,6 +310,12 @@ class SqliteQueue:
         self._block = block
         self._unstored += 0 if is_full else len(rows)
         return rows
+
+    def _raise_full_or_failing(self) -> NoReturn:
+        """Raise that the disk is full, or the error of one that has failed since."""
+        if self._durability.held_bytes:
+            self._commit((), None, use_reserve=False)
+        raise QueueDiskFullError(str(self._file.path))
 
     def _commit(
         self,

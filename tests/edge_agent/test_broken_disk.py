@@ -16,11 +16,17 @@ from conftest import Broker, wait_until
 from gpiozero import Device
 from gpiozero.pins.mock import MockFactory
 from programs import Client
+from soak.disk import fill
 
 from edge_agent import app, disk_failure
 from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
-from edge_agent.queue.base import Durability, MessageDraft, QueueFileError
+from edge_agent.queue.base import (
+    Durability,
+    MessageDraft,
+    QueueDiskFullError,
+    QueueFileError,
+)
 from edge_agent.queue.inspection import read_counters
 from edge_agent.queue.spare import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -108,6 +114,27 @@ def test_messages_stay_in_memory_while_the_card_is_read_only(
     assert stats.unstored == 4
     assert stats.failure is not None
     assert lease_all(queue) == late
+    queue.close()
+
+
+@pytest.mark.parametrize("has_urgent", [True, False])
+def test_full_card_that_becomes_read_only_takes_routine_messages_in_memory(
+    card: Card, has_urgent: bool
+) -> None:
+    """Also if no urgent message shows the failure; a full card refuses them."""
+    queue = open_queue(card.queue)
+    fill(card.folder)
+    stored = put(queue, *[5] * 20)
+    with pytest.raises(QueueDiskFullError, match="disk is full; free space"):
+        put(queue, 3)
+    card.fail()
+    held = put(queue, *([4] if has_urgent else []), 3, 1)
+    stats = queue.stats()
+
+    assert stats.failure is not None
+    assert "disk I/O error" in stats.failure
+    assert stats.unstored == len(held)
+    assert lease_all(queue) == [*stored, *held]
     queue.close()
 
 
