@@ -166,7 +166,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         path,
         registry,
         ManagerClocks(links.watchdog, _wall_ms),
-        probes=HealthProbes(_accepts_connection, links.watchdog),
+        probes=HealthProbes(accepts_connection, links.watchdog),
         autoscaler=AutoscaleExecutor(autoscaler, rates, run_command_in_thread),
     )
     metrics = ManagerMetrics(manager, links.watchdog)
@@ -521,11 +521,12 @@ def supervision(
     )
 
 
-def _accepts_connection(broker: BrokerInfo) -> bool:
+def accepts_connection(broker: BrokerInfo) -> bool:
+    """Whether an address accepts connections."""
     try:
         address = (broker.host, broker.port)
         socket.create_connection(address, PROBE_TIMEOUT_S).close()
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for an empty or a long label
         return False
     return True
 

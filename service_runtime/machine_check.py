@@ -424,7 +424,7 @@ def check_broker(setting: str, url: str, files: TlsFiles) -> Iterator[MachineFin
                 _shake_hands(link, endpoint.host, files)
     except TlsFileError:
         return  # check_tls_files reports it
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:  # the latter for an empty label
         remedy = "correct the name, or see /etc/resolv.conf"
         yield mend(
             setting, "be a name that resolves", endpoint.host, f"{error}; {remedy}"

@@ -309,17 +309,19 @@ def test_renewed_certificate_that_is_damaged_is_reported(tmp_path: Path) -> None
 
 
 def test_broker_that_does_not_answer(tmp_path: Path) -> None:
-    """Closed port, unknown name, and a port that speaks no TLS."""
+    """Closed port, unknown name, impossible name, and a port that speaks no TLS."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"mqtt://127.0.0.1:{port}"
         assert lines(check_broker("ingest.broker", url, TlsFiles())).startswith("ok ")
     closed = lines(check_broker("ingest.broker", url, TlsFiles()))
     unknown = lines(check_broker("x", "mqtt://no-such.invalid:1883", TlsFiles()))
+    impossible = lines(check_broker("x", "mqtt://no..such:1883", TlsFiles()))
 
     assert f"MEND  ingest.broker must accept connections, got '{url}'; " in closed
     assert "start the broker there" in closed
     assert "MEND  x must be a name that resolves, got 'no-such.invalid'" in unknown
+    assert "MEND  x must be a name that resolves, got 'no..such'" in impossible
 
 
 def test_broker_of_another_authority_has_the_remedy_of_tls(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import time
 
+import pytest
+
+from gateway_daemon.app import accepts_connection
 from gateway_daemon.manager.health_probes import (
     MAX_MISSED_PROBES,
     HealthProbes,
@@ -57,3 +60,9 @@ def test_gateway_with_heartbeats_is_not_probed() -> None:
     assert [probes.probe_all() for _ in range(MAX_MISSED_PROBES)] == [
         []
     ] * MAX_MISSED_PROBES
+
+
+@pytest.mark.parametrize("host", ["broker..example", f"{64 * 'b'}.example", "b/../c"])
+def test_host_that_cannot_be_a_name_does_not_answer(host: str) -> None:
+    """A typing error of an administrator ends no Manager."""
+    assert not accepts_connection(BrokerInfo(host, 1883))
