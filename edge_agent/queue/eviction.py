@@ -62,6 +62,11 @@ class Budget:
         return max(total, own)
 
 
+MAX_DROPS = 1000
+"""Messages that one transaction drops from a queue that was above its limit before, as
+with a smaller limit in the settings. To drop all of them takes minutes, while an alarm
+waits and the watchdog ends the program, each time anew."""
+
 _SEARCH_ROWS = 64
 
 
@@ -123,22 +128,34 @@ class Evictor:
     def evict_for(self, changes: CounterDeltas, priority: int, cost_bytes: int) -> None:
         """Evict messages until one of this priority and size fits.
 
+        A queue that was above its limit before shrinks by `MAX_DROPS` messages only.
+
         Raises:
             QueueFullError: It cannot fit.
         """
         held = self._stored_bytes(changes)
-        if self._budget.excess_bytes(held, priority, cost_bytes) <= 0:
-            return
         for lower in range(1, priority):
             while self._is_evictable_for(lower, held, priority, cost_bytes):
+                if not self._lacks_space(changes, held, priority, cost_bytes):
+                    return
                 if not self._evict_one(changes, lower, held):
                     break
-        while self._budget.excess_bytes(held, priority, cost_bytes) > 0:
+        while self._lacks_space(changes, held, priority, cost_bytes):
             may_thin = priority < self._budget.thin_below
             if not may_thin or not self._thin(changes, priority, held):
                 raise QueueFullError(
                     sum(held.values()), self._budget.limit_bytes(priority)
                 )
+
+    def _lacks_space(
+        self, changes: CounterDeltas, held: Mapping[int, int], priority: int, cost: int
+    ) -> bool:
+        """Whether more must be evicted for a message of this priority and size."""
+        if self._budget.excess_bytes(held, priority, cost) <= 0:
+            return False
+        if changes.drop_reasons.total() < MAX_DROPS:
+            return True
+        return sum(held.values()) + cost > sum(self._store.stored_bytes().values())
 
     def _is_evictable_for(
         self, lower: int, held: Mapping[int, int], priority: int, cost: int

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_agent.queue import eviction
 from edge_agent.queue.base import Durability, ExpiryPolicy, MessageDraft, QueueFullError
 from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
@@ -59,6 +60,28 @@ def test_queue_full_of_routine_readings_accepts_new_ones(tmp_path: Path) -> None
 
     assert (len(left), left[0], left[-1]) == (20, 1, 200)
     assert dropped == {"thinned": 180}
+
+
+@pytest.mark.parametrize("priority", [5, 2])
+def test_smaller_limit_is_reached_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: int
+) -> None:
+    """No put drops so much that an alarm waits; none lets the queue grow."""
+    monkeypatch.setattr(eviction, "MAX_DROPS", 10)
+    path = tmp_path / "q.db"
+    queue = open_queue(path, 1000)
+    queue.put([draft(2) for _ in range(200)])
+    queue.close()
+    queue = open_queue(path, 50)
+    rows = []
+    while not rows or rows[-1] > 50:
+        queue.put([draft(priority), draft(priority)])
+        rows.append(sum(depth.rows for depth in queue.stats().depth.values()))
+    stats = queue.stats()
+    queue.close()
+
+    assert rows == [*range(192, 50, -8), 50]
+    assert stats.depth[priority].rows == (2 * len(rows) if priority == 5 else 50)
 
 
 def test_reserve_is_only_for_the_top_priority(tmp_path: Path) -> None:
