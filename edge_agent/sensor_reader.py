@@ -1,7 +1,8 @@
 """Sensor reader: concurrent reads with deadline, retry and back-off, and quality flags.
 
 A sensor that hangs or fails does not affect the others. Probes on one serial line are
-read one after the other: those that wait do not hang as long as others on it are read.
+read one after the other, and so are two readings of one sensor at once, as after an
+event: those that wait do not hang as long as the others end.
 The health of a sensor is reported when it changes. A doubtful reading gets the label
 ``qc``; none is dropped here, because a high value that fails a plausibility test may be
 the landslide.
@@ -97,8 +98,8 @@ class QualityFlagger:
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 30.0
-"""A tilt burst takes 16 s; a sensor that needs longer hangs. On a line that sensors
-share, the time counts from the last one that was read there."""
+"""A tilt burst takes 16 s; a sensor that needs longer hangs. The time counts from the
+last reading of the sensor, or on its line, that ended meanwhile."""
 
 FAILURES_BEFORE_BACKOFF = 3
 MIN_BACKOFF_S = 30.0
@@ -115,6 +116,11 @@ class _Health:
     retry_at_s: float = 0.0
     busy: threading.Lock = field(default_factory=threading.Lock)
     is_hanging: bool = False
+
+
+def _queue_name(sensor: Sensor) -> str:
+    """What is read one after the other: the sensors of a line, or one sensor."""
+    return sensor.line or sensor.name
 
 
 def health_name(sensor: str) -> str:
@@ -160,7 +166,7 @@ class SensorReader:
         self._mono_s = mono_s
         self._manner = policy or ReadPolicy()
         self._deciding = threading.Lock()
-        self._line_read_s: dict[str, float] = {}
+        self._read_s: dict[str, float] = {}
         self._health = {
             sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
             for sensor in sensors
@@ -199,14 +205,13 @@ class SensorReader:
         return [r for sensor in sensors for r in results.get(sensor.name, [])]
 
     def _join(self, thread: threading.Thread, sensor: Sensor, began_s: float) -> None:
-        """Wait for a reading until its deadline, or that after another on its line."""
+        """Wait for a reading until its deadline, or that after the one before it."""
         from_s, last_s = began_s, -math.inf
         while thread.is_alive() and from_s > last_s:
             due_s = from_s + self._manner.deadline_s + sensor.warm_up_s
             thread.join(max(0.0, due_s - self._mono_s()))
             last_s = from_s
-            if sensor.line is not None:
-                from_s = max(from_s, self._line_read_s.get(sensor.line, from_s))
+            from_s = max(from_s, self._read_s.get(_queue_name(sensor), from_s))
 
     @property
     def problems(self) -> dict[str, str]:
@@ -233,8 +238,7 @@ class SensorReader:
                 readings, error = [], caught
             # Either this thread or the deadline decides, and the other one keeps to it.
             with self._deciding:
-                if sensor.line is not None:
-                    self._line_read_s[sensor.line] = self._mono_s()
+                self._read_s[_queue_name(sensor)] = self._mono_s()
                 if sensor.name in results:
                     health.is_hanging = False  # the deadline is over: drop the result
                 elif error is not None:

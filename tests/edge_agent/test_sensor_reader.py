@@ -194,6 +194,25 @@ def test_sensor_that_hangs_on_its_line_is_reported_with_those_that_wait() -> Non
     assert took_s < 3.0
 
 
+def test_reading_that_waits_for_another_of_its_sensor_does_not_hang() -> None:
+    """After an event the sensors are read twice at once: fast, and for the event."""
+
+    def burst() -> list[Reading]:
+        threading.Event().wait(0.6)
+        return [Reading("b", "deg", 1.0)]
+
+    sensor = FakeSensor("b", burst)
+    reader = SensorReader([sensor], time.monotonic, ReadPolicy(1.0))
+    found = list[Reading]()
+    other = threading.Thread(target=lambda: found.extend(reader.read([sensor], 1.7e9)))
+    other.start()
+    found += reader.read([sensor], 1.7e9)
+    other.join()
+
+    assert [r.name for r in found] == ["b", "b"]
+    assert reader.problems == {}
+
+
 def test_recovery_is_reported_after_two_readings_at_once() -> None:
     """A wire is cut during a scheduled reading: the same sensor is read once more.
 
