@@ -135,6 +135,7 @@ class Timeline:
         self._last: Instant | None = None
         self._stored_wall_s: float | None = None
         self._stored_at_s = 0.0
+        self._is_stored_right = True
 
     def advance(self, instant: Instant) -> float:
         """Advance to an instant; return its time, before `now_s` for late readings."""
@@ -151,10 +152,13 @@ class Timeline:
 
     def to_snapshot(self) -> dict[str, float | None]:
         """For the snapshot."""
-        wall_s = self._last.wall_s if self._last else self._stored_wall_s
+        wall_s, is_right = self._stored_wall_s, self._is_stored_right
+        if self._last is not None:
+            wall_s, is_right = self._last.wall_s, self._last.is_synchronised
         return {
             "at": round(self.now_s, 1),
             "wall": None if wall_s is None else round(wall_s, 1),
+            "set": is_right,
         }
 
     def restore(self, entry: Mapping[str, Any]) -> None:
@@ -166,26 +170,29 @@ class Timeline:
         at_s, wall_s = finite_number(entry["at"]), optional_time(entry["wall"])
         self.now_s, self._last = at_s, None
         self._stored_wall_s, self._stored_at_s = wall_s, at_s
+        self._is_stored_right = entry.get("set") is not False  # earlier ones have none
 
     def _first(self, instant: Instant) -> float:
         if self._stored_wall_s is None:
             return max(self.now_s, instant.wall_s)
         away_s = instant.wall_s - self._stored_wall_s
-        if not 0 <= away_s <= MAX_GAP_S:
+        was_set = instant.is_synchronised and not self._is_stored_right
+        if was_set or not 0 <= away_s <= MAX_GAP_S:
             away_s = 0.0
         return self._stored_at_s + away_s
 
     def _caught_up(self, instant: Instant, at_s: float) -> float:
         """Correct the time since the snapshot once the clock is synchronised.
 
-        A Pi without a real-time clock starts with a wrong wall clock.
+        A Pi without a real-time clock starts with a wrong wall clock. Where that of the
+        snapshot may have been wrong too, their difference is no time.
         """
         if self._stored_wall_s is None or not instant.is_synchronised:
             return at_s
         true_s = self._stored_at_s + instant.wall_s - self._stored_wall_s
         self._stored_wall_s = None
         ahead_s = true_s - self.now_s
-        if ahead_s <= 0:
+        if ahead_s <= 0 or not self._is_stored_right:
             return at_s
         self.now_s = true_s
         return true_s

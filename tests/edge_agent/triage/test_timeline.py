@@ -1,5 +1,8 @@
 """Event time of triage: steps of the wall clock do not change durations."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from triage_readings import START_S, WIRE, wire
@@ -54,6 +57,22 @@ def test_start_in_1970_is_corrected_once_the_clock_is_synchronised() -> None:
     assert after.now_s == START_S
     after.advance(Instant(START_S + 7200, 80.0))
     assert after.now_s == START_S + 7200
+
+
+@pytest.mark.parametrize("days", [3, 400, -400])
+@pytest.mark.parametrize("starts_unset", [True, False])
+def test_clock_that_is_set_after_a_restart_is_no_time(
+    days: int, starts_unset: bool
+) -> None:
+    """The clock of the snapshot was wrong as well; soil and holds do not end."""
+    before, after = Timeline(), Timeline()
+    before.advance(Instant(START_S, 5000.0, is_synchronised=False))
+    after.restore(json.loads(json.dumps(before.to_snapshot())))
+    if starts_unset:
+        after.advance(Instant(START_S + 60, 20.0, is_synchronised=False))
+    passed_s = 120.0 if starts_unset else 0.0
+    after.advance(Instant(START_S + days * 86400.0 + passed_s, 80.0))
+    assert after.now_s == START_S + passed_s
 
 
 def test_hold_of_a_repaired_wire_ignores_the_wall_clock() -> None:
