@@ -339,6 +339,11 @@ class Durability:
     removal_delay_s: float = 0.0
     held_bytes: int = 0
 
+    @property
+    def leases_alone(self) -> bool:
+        """Whether the process must own the file: messages may be in its memory only."""
+        return self.window_s > 0 or self.held_bytes > 0
+
 
 COMMIT_EVERY_PUT = Durability(window_s=0.0)
 """Every put and every ack is a commit."""

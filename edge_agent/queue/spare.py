@@ -56,10 +56,10 @@ def open_or_spare(
 
     Raises:
         QueueFileError: The queue cannot be opened, for another reason or because
-            there is no memory either.
+            there is no memory either; or another agent uses it.
     """
     try:
-        return open_queue(None)
+        return _owned(open_queue(None), path)
     except QueueFileError as error:
         if not is_disk_failure(error):
             raise
@@ -74,6 +74,18 @@ def open_or_spare(
         failure = f"{error}; {remedy}" if is_misplaced else str(error)
         made.spare_for = SpareReason(failure, is_misplaced)
         return made
+
+
+def _owned(opened: SqliteQueue, path: Path) -> SqliteQueue:
+    """The queue, unless another agent leases from it.
+
+    Both would send the same messages, and end each other's connections.
+    """
+    if opened.is_owner:
+        return opened
+    opened.close()
+    reason = "another agent uses it; stop that one, as by systemctl stop edge-agent"
+    raise QueueFileError(str(path), reason)
 
 
 def _is_misplaced(error: QueueFileError, path: Path, state_folder: Path | None) -> bool:

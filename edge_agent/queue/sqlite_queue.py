@@ -87,6 +87,7 @@ class SqliteQueue:
         boot: Boot id in the message ids, new each time the file is opened.
         on_put: Called after each `put` of messages, once they are as durable as
             `durability` promises; None by default.
+        is_owner: Whether this process is the only one that may lease.
         spare_for: Why the file is a spare one in memory; None for one on a disk.
 
     Raises:
@@ -117,8 +118,11 @@ class SqliteQueue:
         # Sequence numbers repeat when the file was replaced, or lost its log.
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(expiry, machine_boot, self.get_state("queue/clock"))
-        budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
-        self._evictor = Evictor(self._store, budget, self._leases.__contains__)
+        self._evictor = Evictor(
+            self._store,
+            max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes),
+            self._leases.__contains__,
+        )
         self._writer = _PutWriter(
             self._store, self._evictor, self._clock, node, self.boot
         )
@@ -127,7 +131,8 @@ class SqliteQueue:
         self._block = SequenceBlock()
         self._journal: WriteJournal | None = None
         window_s = durability.removal_delay_s
-        if durability.window_s > 0 and self._file.acquire_ownership():
+        self.is_owner = durability.leases_alone and self._file.acquire_ownership()
+        if durability.window_s > 0 and self.is_owner:
             self._journal = self._open_journal()
             self._block = SequenceBlock(max_pending=durability.max_pending)
             window_s = durability.window_s

@@ -16,6 +16,7 @@ from edge_agent import app
 from edge_agent import coordinator as coordinator_module
 from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
+from edge_agent.queue.base import QueueFileError
 from edge_agent.sampler import REPORT_PRIORITY
 from edge_agent.sensors.errors import SensorBusError
 from spatial_mqtt.announcements import Drill
@@ -190,3 +191,15 @@ def test_siren_does_not_wait_for_the_card(
             release.set()
         # Stop after the report of the siren, which waits behind the reading.
         wait_until(lambda: node.parts.queue.stats().depth[REPORT_PRIORITY].rows)
+
+
+def test_second_agent_on_a_queue_is_refused(
+    build: Callable[[str], Coordinator],
+) -> None:
+    """As one run by hand beside the service: each would end the other's connection."""
+    first = build("wire")
+    with pytest.raises(QueueFileError, match="another agent uses it; stop that one"):
+        build("wire")
+    first.parts.queue.close()
+
+    build("wire").parts.queue.close()
