@@ -29,7 +29,8 @@ def read_counters(path: Path) -> dict[int, dict[str, int]]:
     if not path.is_file():
         raise QueueFileError(str(path), "there is no such file; has the agent run yet?")
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True)
         connection.row_factory = sqlite3.Row
         found = connection.execute("SELECT * FROM tally ORDER BY priority DESC")
         rows = [dict(row) for row in found]

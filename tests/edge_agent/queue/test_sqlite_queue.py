@@ -11,7 +11,7 @@ import pytest
 
 from edge_agent.queue.base import MessageDraft, QueueFileError
 from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import ledger_writer
+from edge_agent.queue.inspection import ledger_writer, read_counters
 from edge_agent.queue.schema import FORMAT
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import CounterDeltas
@@ -205,3 +205,15 @@ def test_failed_transaction_changes_no_counters(tmp_path: Path) -> None:
     assert store.get_state("name") is None
     assert store.stored_bytes() == before
     store.close()
+
+
+@pytest.mark.parametrize("name", ["山 守", "a#b", "a?b", "a%41"])
+def test_counters_are_read_from_any_path(tmp_path: Path, name: str) -> None:
+    """SQLite takes the path as a URI, in which some characters have a meaning."""
+    folder = tmp_path / name
+    queue = SqliteQueue(folder / "q.db", "n1", "boot", 10**6)
+    queue.put([MessageDraft(5, "/t", lambda _id: b"x")])
+    queue.close()
+
+    assert read_counters(folder / "q.db")[5]["rows"] == 1
+    assert list(tmp_path.iterdir()) == [folder]
