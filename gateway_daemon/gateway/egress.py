@@ -373,15 +373,18 @@ class Egress:
     def _move(
         self, broker: BrokerInfo | None, lane: Lane, *, is_removed: bool = False
     ) -> bool:
-        """Move messages; whether the other lanes took all of them."""
+        """Move messages; whether the other lanes took all of them.
+
+        By priority: a lane that refuses the readings of a node still takes alarms.
+        """
         moved, remaining = 0, list[int]()
         refused: QueueError | None = None
         while batch := lane.queue.lease(REROUTE_BATCH):
-            by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}
+            groups: dict[tuple[BrokerInfo | None, int], list[QueuedMessage]] = {}
             for message in batch:
                 target = self._responsible(self._table, message.topic)
-                by_target.setdefault(target, []).append(message)
-            for target, messages in by_target.items():
+                groups.setdefault((target, message.priority), []).append(message)
+            for (target, _), messages in groups.items():
                 seqs = [message.seq for message in messages]
                 if not is_removed and target in {broker, None}:
                     remaining += seqs

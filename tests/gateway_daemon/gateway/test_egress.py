@@ -1,5 +1,6 @@
 """Egress when the broker table changes, with real uplinks to unreachable brokers."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from edge_agent.queue.base import (
     MessageDraft,
     Queue,
 )
+from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
@@ -163,6 +165,41 @@ def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
 
     assert [m.topic for m in queues[broker].lease(9)] == [TOPIC]
     assert not queues[None].lease()
+
+
+def test_urgent_messages_move_although_others_are_refused(
+    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+) -> None:
+    """The other lane is full of the readings of one node; real files."""
+    budget = Budget(100_000, is_shared=True)
+
+    def make_queue(broker: BrokerInfo | None) -> Queue:
+        return SqliteQueue(tmp_path / f"{broker and broker.port}.db", "gw", "b", budget)
+
+    egress = make_egress(make_queue)
+    old, new = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
+    seq = itertools.count(1)
+
+    def put(count: int, priority: int, topic: str, node: str) -> None:
+        egress.put([
+            MessageDraft(
+                priority,
+                topic,
+                lambda _id: bytes(1000),
+                MessageId(node, "b", next(seq)),
+            )
+            for _ in range(count)
+        ])
+
+    egress.apply_table(BrokerTable(1, (BrokerEntry("/3", old), BrokerEntry("/4", new))))
+    put(60, 1, "/4/1", "busy")
+    put(40, 2, "/3/1", "busy")
+    put(3, 4, "/3/1", "quiet")
+    egress.apply_table(BrokerTable(2, (BrokerEntry("/3", new), BrokerEntry("/4", new))))
+    depth = {b: s.stats.depth for b, s in egress.lane_status().items()}
+
+    assert (depth[old][4].rows, depth[new][4].rows) == (0, 3)
+    assert depth[old][2].rows == 40
 
 
 def test_message_comes_back_with_its_area(
