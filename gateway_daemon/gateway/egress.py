@@ -8,7 +8,7 @@ cannot be opened, on a full disk; see `Egress.settle`.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -26,11 +26,16 @@ from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, find_responsible_broker
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
 
 REROUTE_BATCH = 200
+PAUSE_S = 0.002
+"""Pause between two batches of a move: without it their thread would mostly take the
+lock again before one that waits for it."""
+
 SILENCE_S = 60.0
 RETIRE_TIMEOUT_S = 10.0
 
@@ -110,7 +115,8 @@ class Egress:
         self._table = BrokerTable(-1, ())
         self._second: BrokerTable | None = None
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
-        self._is_settled = True
+        self._is_settled, self._is_closed = True, False
+        self._pause = threading.Event()
         self._leftovers: dict[BrokerInfo, bool] = {}
 
     @property
@@ -142,7 +148,8 @@ class Egress:
         """Use a new broker table: open its lanes and move messages between lanes."""
         with self._lock:
             self._table, self._second = table, None
-            self._settle()
+        self._settle()
+        with self._lock:
             self._leftovers = {each: False for each in self._lanes if each is not None}
 
     def settle(self) -> None:
@@ -150,11 +157,10 @@ class Egress:
 
         Meanwhile the messages stay where they are.
         """
-        with self._lock:
-            if not self._is_settled:
-                self._settle()
-                kept = self._leftovers.items()
-                self._leftovers = {b: each for b, each in kept if b in self._lanes}
+        if not self._is_settled:
+            self._settle()
+            kept = self._leftovers.items()
+            self._leftovers = {b: each for b, each in kept if b in self._lanes}
 
     def move_leftovers(self) -> None:
         """Move messages of areas that went to other brokers out of lanes that are up.
@@ -163,15 +169,14 @@ class Egress:
         (see `apply_table`). To be called repeatedly when that time ends: what is in
         flight at the first call returns to the queue when the broker goes down.
         """
-        with self._lock:
-            for broker, is_searched in list(self._leftovers.items()):
-                lane = self._lanes[broker]
-                if is_searched and lane.is_up:
-                    continue
-                is_moved = self._move(broker, lane)
-                self._leftovers[broker] = True
-                if is_moved and not lane.queue.stats().leased:
-                    del self._leftovers[broker]
+        for broker, is_searched in list(self._leftovers.items()):
+            lane = self._lanes[broker]
+            if is_searched and lane.is_up:
+                continue
+            is_moved = self._move(_Move(broker, lane))
+            self._leftovers[broker] = True
+            if is_moved and not lane.queue.stats().leased:
+                del self._leftovers[broker]
 
     def publish_to_both(self, table: BrokerTable) -> None:
         """Store new messages also in the lanes of another table until `apply_table`."""
@@ -259,6 +264,7 @@ class Egress:
     def close(self) -> None:
         """Stop the uplinks and close the queues."""
         with self._lock:
+            self._is_closed = True
             for lane in self._lanes.values():
                 if lane.uplink is not None:
                     lane.uplink.stop()
@@ -312,8 +318,12 @@ class Egress:
 
     def _settle(self) -> None:
         """Open the lanes of the table, and move messages to them."""
-        opened = [self._open_lane(entry.broker_info) for entry in self._table.brokers]
-        moved = [self._reroute(*each) for each in list(self._lanes.items())]
+        with self._lock:
+            opened = [
+                self._open_lane(entry.broker_info) for entry in self._table.brokers
+            ]
+            lanes = list(self._lanes.items())
+        moved = [self._reroute(*each) for each in lanes]
         self._is_settled = all(opened) and all(moved)
 
     def _open_lane(self, broker: BrokerInfo) -> bool:
@@ -363,55 +373,93 @@ class Egress:
             lane.retire()
         elif lane.is_up or not known:
             return True
-        is_done = self._move(broker, lane, is_removed=is_removed)
-        if is_removed and is_done:
-            self._lanes.pop(broker).queue.close()
-        elif is_removed:
-            self._lanes[broker] = Lane(lane.queue)
+        is_done = self._move(_Move(broker, lane, is_removed))
+        with self._lock:
+            if is_removed and is_done:
+                self._lanes.pop(broker).queue.close()
+            elif is_removed:
+                self._lanes[broker] = Lane(lane.queue)
         return is_done
 
-    def _move(
-        self, broker: BrokerInfo | None, lane: Lane, *, is_removed: bool = False
-    ) -> bool:
+    def _move(self, move: "_Move") -> bool:
         """Move messages; whether the other lanes took all of them.
 
-        By priority: a lane that refuses the readings of a node still takes alarms.
+        By priority: a lane that refuses the readings of a node still takes alarms, and
+        an alarm that is stored meanwhile is not leased here. In batches: to move the
+        messages of a day takes minutes, in which others are stored.
         """
-        moved, remaining = 0, list[int]()
-        refused: QueueError | None = None
-        while batch := lane.queue.lease(REROUTE_BATCH):
-            groups: dict[tuple[BrokerInfo | None, int], list[QueuedMessage]] = {}
+        queue = move.lane.queue
+        for priority in LADDER.descending:
+            while self._move_batch(move, priority):
+                self._pause.wait(PAUSE_S)
+            with self._lock:
+                if self._is_closed:
+                    return False
+                queue.release(move.remaining)
+            move.remaining.clear()
+        if move.lane.uplink is not None:
+            move.lane.uplink.wake()
+        _log_move(move)
+        return move.refused is None
+
+    def _move_batch(self, move: "_Move", priority: int) -> bool:
+        """Move some messages; whether there were any."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            batch = move.lane.queue.lease(REROUTE_BATCH, priority=priority)
+            by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}
             for message in batch:
                 target = self._responsible(self._table, message.topic)
-                groups.setdefault((target, message.priority), []).append(message)
-            for (target, _), messages in groups.items():
-                seqs = [message.seq for message in messages]
-                if not is_removed and target in {broker, None}:
-                    remaining += seqs
-                    continue
-                try:
-                    self._put([_to_draft(m, lane.queue.age_s(m)) for m in messages])
-                except QueueError as error:
-                    refused = error
-                    remaining += seqs
-                else:
-                    lane.queue.hand_over(seqs)
-                    moved += len(seqs)
-        lane.queue.release(remaining)
-        if lane.uplink is not None:
-            lane.uplink.wake()
-        _log_move(broker, moved, refused)
-        return refused is None
+                by_target.setdefault(target, []).append(message)
+            for target, messages in by_target.items():
+                self._move_to(target, messages, move)
+            return bool(batch)
+
+    def _move_to(
+        self, target: BrokerInfo | None, messages: list[QueuedMessage], move: "_Move"
+    ) -> None:
+        queue, seqs = move.lane.queue, [message.seq for message in messages]
+        if not move.is_removed and target in {move.broker, None}:
+            move.remaining += seqs
+            return
+        try:
+            self._put([_to_draft(m, queue.age_s(m)) for m in messages])
+        except QueueError as error:
+            move.refused = error
+            move.remaining += seqs
+        else:
+            queue.hand_over(seqs)
+            move.count += len(seqs)
 
 
-def _log_move(
-    broker: BrokerInfo | None, moved: int, refused: QueueError | None
-) -> None:
-    name = broker or "nowhere"
-    if moved:
-        log.info("%d messages moved from the lane to %s", moved, name)
-    if refused is not None:
-        log.error("messages stay in the lane to %s: %s", name, refused)
+@dataclass
+class _Move:
+    """A move of messages from a lane to others.
+
+    Attributes:
+        broker: Broker of the lane.
+        lane: The lane.
+        is_removed: Whether all its messages are moved, also to no broker.
+        count: Number of messages that were moved.
+        remaining: Leased messages that stay.
+        refused: Why another lane did not take some.
+    """
+
+    broker: BrokerInfo | None
+    lane: Lane
+    is_removed: bool = False
+    count: int = 0
+    remaining: list[int] = field(default_factory=list)
+    refused: QueueError | None = None
+
+
+def _log_move(move: _Move) -> None:
+    name = move.broker or "nowhere"
+    if move.count:
+        log.info("%d messages moved from the lane to %s", move.count, name)
+    if move.refused is not None:
+        log.error("messages stay in the lane to %s: %s", name, move.refused)
 
 
 def _to_draft(message: QueuedMessage, age_s: float | None) -> MessageDraft:

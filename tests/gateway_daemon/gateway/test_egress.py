@@ -1,6 +1,7 @@
 """Egress when the broker table changes, with real uplinks to unreachable brokers."""
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,6 +201,34 @@ def test_urgent_messages_move_although_others_are_refused(
 
     assert (depth[old][4].rows, depth[new][4].rows) == (0, 3)
     assert depth[old][2].rows == 40
+
+
+def test_alarm_is_stored_while_a_backlog_moves(
+    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+) -> None:
+    """Real files: the backlog of a day takes minutes."""
+
+    def make_queue(broker: BrokerInfo | None) -> Queue:
+        return SqliteQueue(tmp_path / f"{broker and broker.port}.db", "gw", "b", 10**8)
+
+    egress = make_egress(make_queue)
+    old, new = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
+    tables = [BrokerTable(n, (BrokerEntry("/", b),)) for n, b in enumerate((old, new))]
+    egress.apply_table(tables[0])
+    egress.put([MessageDraft(1, TOPIC, lambda _id: bytes(200))] * 8000)
+    change = threading.Thread(target=egress.apply_table, args=[tables[1]])
+
+    def moved(priority: int = 1) -> int:
+        status = egress.lane_status().get(new)
+        return 0 if status is None else status.stats.depth[priority].rows
+
+    change.start()
+    wait_until(moved)
+    egress.put([MessageDraft(5, TOPIC, lambda _id: b"alarm")])
+    assert moved(5) == 1
+    assert moved() < 8000
+    change.join()
+    assert moved() == 8000
 
 
 def test_message_comes_back_with_its_area(
