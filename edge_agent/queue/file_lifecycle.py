@@ -1,5 +1,6 @@
 """Lifecycle of a queue file shared by processes: locks, check, repair, reserve."""
 
+import errno
 import fcntl
 import logging
 import os
@@ -109,6 +110,8 @@ class QueueFile:
         self._is_suspect = False
         self._locks: list[IO[bytes]] = []
         try:
+            if path.is_dir():  # SQLite's error would look like a full disk
+                raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
             path.parent.mkdir(parents=True, exist_ok=True)
             self._users_lock = self._lock_file("lock")
         except OSError as error:

@@ -135,11 +135,11 @@ def make_spare(queue: Path, folder: Path) -> Path:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700)
-    spare = folder / queue.name
+    spare = folder / "queue.db"  # the path may have no name, as an empty one
     with closing(connect(str(spare))) as db:
         migrate(db)
         try:
-            if queue.exists():
+            if queue.is_file():
                 salvage(queue, Store(spare, db), SPARE_BYTES)
             if journal_path(queue).exists():
                 shutil.copyfile(journal_path(queue), journal_path(spare))

@@ -295,6 +295,27 @@ def test_folder_that_the_unit_may_not_write_is_not_a_broken_card(
     assert (f"queue.path must be below {state}" in text) != is_ours
 
 
+@pytest.mark.parametrize("name", ["", "."])
+def test_path_that_is_a_folder_is_not_a_broken_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Neither full nor broken: the settings are to be corrected; the node runs."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(name) if name else tmp_path
+    queue = open_or_spare(
+        lambda spare: open_queue(spare or path), path, tmp_path / "memory"
+    )
+    text = disk_failure.format_disk_failure(queue.stats()) or ""
+    sent = put(queue, 5)
+    leased = lease_all(queue)
+    queue.close()
+
+    assert "it is a folder" in text
+    assert "queue.path must be in a folder" in text
+    assert leased == sent
+    assert list(tmp_path.iterdir()) == [tmp_path / "memory"]
+
+
 def test_file_that_another_program_uses_is_waited_for(tmp_path: Path) -> None:
     """It is no failure of the disk: a spare queue would hide its messages."""
     path = tmp_path / "queue.db"
