@@ -27,6 +27,7 @@ from backend_spark.errors import (
 )
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.lifecycle import (
+    EXIT_BUSY,
     EXIT_CONFIG,
     EXIT_USAGE_DATA,
     explaining_denied,
@@ -36,7 +37,6 @@ from service_runtime.settings import SettingsError
 from spatial_mqtt.reading_table import ReadingTableError
 
 PROGRAM = "backend-spark"
-EXIT_BUSY = 75
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ M_ARENA_MAX = -8
 
 EXIT_USAGE_DATA = 65
 EXIT_CRASH = 70
+EXIT_BUSY = 75
 EXIT_DENIED = 77
 EXIT_CONFIG = 78
 """Exit codes of sysexits.h; the units do not restart after `EXIT_CONFIG`."""
@@ -372,7 +373,7 @@ class LoopService:
 
 
 PERIODIC_TIMEOUT_S = 660.0
-"""Longer than a new broker table may block the lanes that the calls read: 600 s."""
+"""Far longer than the calls take, also on a slow disk."""
 
 
 class PeriodicCaller:

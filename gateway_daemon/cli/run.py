@@ -1,5 +1,6 @@
 """The commands ``run``, ``manager`` and ``broker``."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -18,9 +19,13 @@ from gateway_daemon.cli._options import (
 )
 from gateway_daemon.manager.storage import RegistryFileError
 from service_runtime import lifecycle
+from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import explain_denied
 from service_runtime.lifecycle import Program, SystemdSupervisor, run_service
+from service_runtime.locks import acquire_lock
 from service_runtime.settings import SettingsError
+
+log = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
@@ -30,9 +35,9 @@ S = TypeVar("S")
 @verbose_option
 def run(path: Path, verbose: bool) -> None:
     """Run a gateway."""
-    _serve(
-        app.build_gateway, read_settings(config.read_gateway_settings, path), verbose
-    )
+    settings = read_settings(config.read_gateway_settings, path)
+    _lock(settings.gateway.data, "gateway")
+    _serve(app.build_gateway, settings, verbose)
 
 
 @click.command()
@@ -40,9 +45,9 @@ def run(path: Path, verbose: bool) -> None:
 @verbose_option
 def manager(path: Path, verbose: bool) -> None:
     """Run a Manager."""
-    _serve(
-        app.build_manager, read_settings(config.read_manager_settings, path), verbose
-    )
+    settings = read_settings(config.read_manager_settings, path)
+    _lock(settings.manager.data, "manager")
+    _serve(app.build_manager, settings, verbose)
 
 
 @click.command()
@@ -51,6 +56,20 @@ def manager(path: Path, verbose: bool) -> None:
 def broker(path: Path, verbose: bool) -> None:
     """Announce a distributed broker to the Managers, while it runs."""
     _serve(app.build_broker, read_settings(config.read_broker_settings, path), verbose)
+
+
+def _lock(folder: str, name: str) -> None:
+    """Refuse to run beside another process on the same data folder.
+
+    Two gateways would send the same messages, and end each other's connections. A disk
+    that cannot be written must not stop a Manager, which goes on in memory.
+    """
+    try:
+        acquire_lock(Path(folder) / f".lock-{name}")
+    except AlreadyRunningError as error:
+        fail(error, lifecycle.EXIT_BUSY)
+    except OSError as error:
+        log.warning("another %s on this folder would not be found: %s", name, error)
 
 
 def _serve(

@@ -1,4 +1,4 @@
-"""Programs whose data folder belongs to another user, as after a restore by root."""
+"""Programs that cannot have their data folder: it is another user's, or in use."""
 
 import ctypes
 import errno
@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
+
+from service_runtime.locks import LockHolder
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
-EXIT_DENIED = 77
+EXIT_BUSY, EXIT_DENIED = 75, 77
 
 pytestmark = pytest.mark.system
 
@@ -119,3 +122,26 @@ def test_thread_that_meets_it_ends_the_program_with_the_remedy(
     assert (done.returncode, len(done.stderr.splitlines())) == (EXIT_DENIED, 1)
     assert str(tmp_path) in done.stderr
     assert remedy in done.stderr
+
+
+@pytest.mark.parametrize("program", ["gateway", "manager"])
+def test_second_program_on_a_folder_is_refused(tmp_path: Path, program: str) -> None:
+    """Two gateways sent the same messages and ended each other's connections."""
+    package, command, settings = PROGRAMS[program]
+    data, config = tmp_path / "data", tmp_path / "first.toml"
+    config.write_text(settings.format(data=data))
+    first = subprocess.Popen(
+        [sys.executable, "-m", package, command, "--config", str(config)],
+        stderr=subprocess.DEVNULL,
+    )
+    lock = data / f".lock-{program}"
+    try:
+        wait_until(lambda: lock.exists() and lock.read_text() != "")
+        status, line = run(program, data)
+    finally:
+        first.kill()
+        first.wait()
+
+    assert status == EXIT_BUSY
+    assert f"cannot start while another process holds {lock}; stop it" in line
+    assert LockHolder.read(lock) is None
