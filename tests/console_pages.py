@@ -83,6 +83,29 @@ window.fetch = async (path, options) => {
 """
 
 
+HOLD_ANSWER = """
+const real = window.fetch, [begin, status] = arguments;
+let isFirst = true;
+const released = new Promise((resolve) => { window.release = resolve; });
+window.fetch = async (path, options) => {
+  const isHeld = isFirst && String(path).startsWith(begin);
+  if (isHeld) isFirst = false;
+  const answer = await real(path, options);
+  if (!isHeld) return answer;
+  const { headers } = answer;
+  const late = new Response(await answer.arrayBuffer(), { status, headers });
+  window.held = true;
+  await released;
+  return late;
+};
+"""
+DELIVER = """
+window.release();
+setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(arguments[0])), 100);
+"""
+"""Deliver the held answer, and wait until the page has had time to draw it."""
+
+
 ANSWERED = """
 const entries = performance.getEntriesByType("resource");
 return entries.some((e) => e.name.includes(arguments[0]) && e.responseEnd > 0);
@@ -99,6 +122,32 @@ def hold_requests(driver: Chrome, begin: str) -> Callable[[], None]:
     """
     driver.execute_script(HOLD, begin)
     return lambda: driver.execute_script("window.release()")
+
+
+def hold_answer(driver: Chrome, begin: str, status: int = 200) -> Callable[[], None]:
+    """Let the answer to the next request wait; returns what delivers it.
+
+    The answers to later requests come before it, as on a link that lost a packet.
+
+    Args:
+        driver: Browser.
+        begin: Begin of the request's path.
+        status: Status of the answer.
+    """
+    driver.execute_script(HOLD_ANSWER, begin, status)
+    return lambda: driver.execute_async_script(DELIVER)
+
+
+def wait_for_held(driver: Chrome) -> None:
+    """Wait until the server has answered what `hold_answer` holds."""
+    wait_until(lambda: driver.execute_script("return window.held"))
+
+
+def press_twice(driver: Chrome, css: str) -> None:
+    """Click on an element twice before any answer can come."""
+    find(driver, css)
+    script = "const found = document.querySelector(arguments[0]);"
+    driver.execute_script(f"{script} found.click(); found.click();", css)
 
 
 def text(driver: Chrome, css: str) -> str:

@@ -10,12 +10,18 @@ export function whatIfButton(state: State): HTMLElement {
   const words = el("p", { role: "status" });
   const banner = el("div", { class: "assumed-banner" }, el("span", { class: "whatif" }, rain, t("perHour"), hours, t("hours")), words);
   const button = el("button", { type: "button", class: "if", "aria-pressed": "false" }, t("whatIf"));
+  let newest = 0;
   const run = async () => {
+    const number = ++newest;
     const asked = { mm_per_h: Number(rain.value), hours: Number(hours.value) };
     try {
-      state.assumed = (await post<{ levels: number[] }>("api/what-if", asked)).levels;
+      const { levels } = await post<{ levels: number[] }>("api/what-if", asked);
+      // Another amount was asked for, or the present.
+      if (number !== newest) return;
+      state.assumed = levels;
       replace(words, t("whatIfActive", { mm: asked.mm_per_h, h: asked.hours }));
     } catch (error) {
+      if (number !== newest) return;
       state.assumed = null;
       replace(words, (error as Error).message);
     }
@@ -28,6 +34,7 @@ export function whatIfButton(state: State): HTMLElement {
       document.querySelector(".map")?.append(banner);
       void run();
     } else {
+      newest++;
       banner.remove();
       state.assumed = null;
       state.emit("levels");
