@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 from browser import picture, resize
 from conftest import wait_until
-from console_pages import find, hold_requests, no_problems, text
-from console_workspace import PASSWORD, Workspace
+from console_pages import (
+    find,
+    hold_answer,
+    hold_requests,
+    no_problems,
+    text,
+    wait_for_held,
+)
+from console_workspace import PASSWORD, SLOPES, Workspace
 from doubtful_slope import DOUBTFUL, write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -179,6 +186,81 @@ def test_range_of_readings_ends_at_the_present(address: str, driver: Chrome) -> 
 
     until = find(driver, ".review-form input[name=to]").get_attribute("value")
     assert str(until).startswith("2026-10-26")
+
+
+def choose_node(driver: Chrome, node: str) -> None:
+    """Type the name of a node over that which is there."""
+    field = find(driver, ".review-form input[name=node]")
+    field.clear()
+    field.send_keys(node + Keys.TAB)
+
+
+def test_readings_of_another_node_are_not_saved_before_their_effect_is_shown(
+    address: str, driver: Chrome
+) -> None:
+    """The form could save them while it showed what the node before would change."""
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    page.click(".reviews-page > .mark-bad")
+    choose_node(driver, DOUBTFUL.node)
+    wait_until(lambda: text(driver, ".review-form .effect table"))
+    page.write("the gauge was washed")
+    release = hold_requests(driver, "api/node/")
+    choose_node(driver, SLOPES[0].node)
+
+    assert not find(driver, ".review-form .primary").is_enabled()
+    assert not text(driver, ".review-form .effect table")
+    release()
+    wait_until(lambda: text(driver, ".review-form .effect table, .no-change"))
+    assert find(driver, ".review-form .primary").is_enabled()
+
+
+def test_readings_to_choose_are_those_of_the_node_that_was_typed_last(
+    address: str, driver: Chrome
+) -> None:
+    """The answer about the node before comes later."""
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    page.click(".reviews-page > .mark-bad")
+    deliver = hold_answer(driver, "api/node/")
+    choose_node(driver, DOUBTFUL.node)
+    wait_for_held(driver)
+    choose_node(driver, SLOPES[1].node)
+    wait_until(lambda: Select(find(driver, "select[name=reading]")).options)
+    deliver()
+
+    assert len(Select(find(driver, "select[name=reading]")).options) == 1
+
+
+REFUSED_ONCE = """
+const real = window.fetch;
+let isFirst = true;
+window.fetch = async (path, options) => {
+  const isSave = path === "api/reviews" && options?.method === "POST";
+  if (!isSave || !isFirst) return real(path, options);
+  isFirst = false;
+  return Response.json({ detail: "confirmed_level must be 5" }, { status: 409 });
+};
+"""
+
+
+def test_decision_that_is_refused_says_so(address: str, driver: Chrome) -> None:
+    """New readings changed its effect; the form only took away the tick."""
+    page = ReviewsPage(driver, address, "ja")
+    page.click("[data-tab=reviews]")
+    page.click(f"{RAIN} .reject")
+    wait_until(lambda: text(driver, ".review-form .raises"))
+    page.write("道路の雨量計も同じ値")
+    page.click(".review-form input[name=sure]")
+    driver.execute_script(REFUSED_ONCE)
+    page.save()
+    wait_until(lambda: not find(driver, "input[name=sure]").is_selected())
+    wait_until(lambda: text(driver, ".levels-now tbody tr"))
+    assert "保存していません" in text(driver, ".review-form .problem")
+
+    page.click(".review-form input[name=sure]")
+    page.save()
+    page.saved()
 
 
 BUSY_ONCE = """

@@ -469,6 +469,7 @@ const TEXTS = {
   noticeLevelIs: ["通知・サイレンはレベル{n}", "notices and sirens: level {n}"],
   stepsChange: ["10分ごとの判定 {n} 回のレベルが変わります", "The level of {n} ten-minute steps changes"],
   noLevelChanges: ["レベルは変わりません（観測値 {n} 個）", "No level changes (readings: {n})"],
+  reviewChanged: ["確認の後に影響が変わったため、保存していません。影響を確認して、もう一度保存してください", "Not saved: the effect has changed since it was shown. Look at it, and save again"],
   reviewPreviewHint: ["採点処理と同じ計算で判定し直したものです。周りの区画は、次の観測値が届いたときに判定し直されます", "Judged by the code of the scoring job. Cells around use the decision from their next reading on"],
   decisions: ["判定の記録", "Decisions"],
   decision: ["判定", "Decision"],

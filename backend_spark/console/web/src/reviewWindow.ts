@@ -1,7 +1,7 @@
 // Window of a decision about readings: what it changes, the reason, and the consent to a level of 4 or more.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { encode, get, post, ApiError } from "./api";
+import { encode, get, isConflict, post, ApiError } from "./api";
 import { fetchNodes } from "./cellNames";
 import { sensorName } from "./sensorNames";
 import { table } from "./tables";
@@ -110,7 +110,7 @@ class ReviewWindow {
     const title = isRevert ? t("revertDecision") : { accepted: t("acceptDoubt"), good: t("rejectDoubt"), bad: t("markBad") }[draft.verdict];
     const hint = isRevert ? t("revertHint") : { accepted: t("acceptHint"), good: t("rejectHint"), bad: t("badHint") }[draft.verdict];
     this.why = el("textarea", { name: "why", maxlength: 500, required: needsWhy, "aria-label": t(needsWhy ? "reasonNeeded" : "reasonOptional"), placeholder: t(needsWhy ? "reasonNeeded" : "reasonOptional") });
-    this.scope = request.kind === "decide" && request.isFree ? new ScopeFields(draft, () => void this.preview()) : null;
+    this.scope = request.kind === "decide" && request.isFree ? new ScopeFields(draft, () => void this.preview(), () => this.clear()) : null;
     this.save.textContent = t("saveDecision");
     const close = el("button", { type: "button", class: "close", onclick: () => this.box.close() }, t("close"));
     const facts = this.scope ? this.scope.box : el("p", {}, el("b", {}, draft.node), ` ${sensorName(draft.name, unit)} `, formatPeriod(draft.from_s, draft.to_s));
@@ -141,10 +141,16 @@ class ReviewWindow {
   }
 
   // Nothing is saved before its effect is on the screen.
-  private async preview(): Promise<void> {
-    const asked = ++this.asked;
+  private clear(): void {
+    this.asked++;
     this.save.disabled = true;
-    this.problem.textContent = "";
+    replace(this.effect);
+  }
+
+  private async preview(problem = ""): Promise<void> {
+    this.clear();
+    const { asked } = this;
+    this.problem.textContent = problem;
     replace(this.effect, el("p", { class: "hint" }, t("previewing")));
     try {
       const effect = await post<Effect>(`${this.path()}/preview`, this.body());
@@ -160,7 +166,7 @@ class ReviewWindow {
     } catch (error) {
       if (asked !== this.asked) return;
       if (error instanceof ApiError && error.status === BUSY) {
-        window.setTimeout(() => asked === this.asked && this.box.open && void this.preview(), BUSY_WAIT_MS);
+        window.setTimeout(() => asked === this.asked && this.box.open && void this.preview(problem), BUSY_WAIT_MS);
         return;
       }
       replace(this.effect);
@@ -176,9 +182,9 @@ class ReviewWindow {
       this.box.close();
       this.onSaved(view);
     } catch (error) {
-      this.fail(error);
       // New readings may have changed what it raises.
-      if (error instanceof ApiError && error.status === 409) await this.preview();
+      if (isConflict(error)) return this.preview(t("reviewChanged"));
+      this.fail(error);
       this.save.disabled = false;
     }
   }
@@ -201,6 +207,8 @@ class ScopeFields {
   constructor(
     private readonly given: Draft,
     private readonly onChange: () => void,
+    // While the readings of a node are not known.
+    private readonly onUnknown: () => void,
   ) {
     const time = (name: string, atS: number) => el("input", { type: "datetime-local", name, value: toDateField(atS), required: true, onchange: () => this.changed() });
     this.node = el("input", { name: "node", list: "review-nodes", required: true, size: 16, onchange: () => void this.fillNames() });
@@ -225,7 +233,11 @@ class ScopeFields {
     const node = this.node.value.trim();
     if (node === this.names) return;
     this.names = node;
+    // Those of the node before are not its own, nor is what they would change.
+    replace(this.name);
+    this.onUnknown();
     const facts = await get<NodeState>(`api/node/${encode(node)}`).catch(() => null);
+    if (node !== this.names) return;
     const known = Object.entries(facts?.readings ?? {}).sort();
     replace(this.name, ...known.map(([name, { unit }]) => el("option", { value: name }, sensorName(name, unit))));
     this.changed();
