@@ -6,6 +6,7 @@ row may be read again; the state stores rows by key.
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -228,7 +229,7 @@ class LiveState:
         exercise: Whether the time of the newest data is taken as the present.
         limits: When holds of levels end.
         version: Incremented with every change.
-        geometry: Incremented when cells are added.
+        geometry: Checksum of the cells in their order, also over restarts.
         read_s: Unix time of the last reading of the tables.
         events: Summary of the open events.
         grid: Levels of the last 72 hours.
@@ -371,9 +372,10 @@ class LiveState:
         return moved
 
     def _count_cells(self) -> None:
-        """Increment `geometry` if there are more cells."""
-        self.geometry += len(self.grid.tokens) != self._cells
-        self._cells = len(self.grid.tokens)
+        """Change `geometry` if there are more cells."""
+        if len(self.grid.tokens) != self._cells:
+            self._cells = len(self.grid.tokens)
+            self.geometry = zlib.crc32(" ".join(self.grid.tokens).encode())
 
     def present_step_s(self) -> int:
         """End of the step with the current levels."""

@@ -145,7 +145,7 @@ def test_new_rows_are_read_and_the_grid_advances(
     now = live_state.snapshot()
 
     assert now["begin_s"] == before["begin_s"] + STEP_S
-    assert now["geometry"] == before["geometry"] + 1
+    assert now["geometry"] != before["geometry"]
     assert level_of(live_state, later) > 1
     assert len(now["levels"]) == len(before["levels"]) + 1
 
@@ -377,7 +377,7 @@ def test_cells_are_those_of_the_snapshot_while_a_refresh_goes_on(
     live_state.refresh()
 
     assert known == [(live_state.geometry, len(SLOPES) + 1)]
-    assert live_state.geometry > before
+    assert live_state.geometry != before
 
 
 def test_unknown_cell_returns_404(open_app: Callable[..., httpx.Client]) -> None:

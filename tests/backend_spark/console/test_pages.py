@@ -3,6 +3,7 @@
 import base64
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import pytest
 from browser import picture
@@ -21,7 +22,14 @@ from console_pages import (
     text,
 )
 from console_tables import Slope, storm, write_tables
-from console_workspace import HIGHEST, HOSTILE, PASSWORD, SLOPES, Workspace
+from console_workspace import (
+    HIGHEST,
+    HOSTILE,
+    NOW_S,
+    PASSWORD,
+    SLOPES,
+    Workspace,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -156,6 +164,40 @@ def test_new_levels_are_pushed(
 
     wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
+
+
+class Program(Protocol):
+    """The console, which a test starts and stops."""
+
+    def start(self) -> str:
+        """Start it; returns its address."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
+
+LISTED = """
+const rows = [...document.querySelectorAll(".pick[data-token]")];
+return rows.map((e) => `${e.dataset.token} ${e.querySelector(".badge").dataset.level}`);
+"""
+
+
+def test_levels_are_those_of_their_cells_after_a_restart(
+    running_console: Program, driver: Chrome, workspace: Workspace
+) -> None:
+    """The server has as many lists of cells then, but the cells in another order."""
+    shown(driver, running_console.start())
+    wet = Slope("otani-8", 33.56, 133.48, storm(60, 48))
+    write_tables(workspace.data, [wet], NOW_S)
+    wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
+    wait_until(lambda: f"{wet.cell.token} 5" in driver.execute_script(LISTED))
+    listed = driver.execute_script(LISTED)
+    running_console.stop()
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".status.alarm"))
+    running_console.start()
+    wait_until(lambda: not driver.find_elements(By.CSS_SELECTOR, ".status.alarm"))
+
+    assert driver.execute_script(LISTED) == listed
 
 
 def test_html_in_a_node_name_is_escaped(console: str, driver: Chrome) -> None:

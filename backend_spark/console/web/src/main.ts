@@ -123,7 +123,9 @@ function followEvents(state: State): void {
   const attention = new Attention(document.title);
   let revision = -1;
   state.addEventListener("now", () => {
-    if (!state.now || state.now.events.revision === revision) return;
+    // A server that has started again counts from the begin.
+    if (!state.online) revision = -1;
+    if (!state.online || !state.now || state.now.events.revision === revision) return;
     revision = state.now.events.revision;
     attention.update(state.now.events);
     dispatchEvent(new Event("yamamori-events"));

@@ -139,6 +139,8 @@ export class State extends EventTarget {
     const hasNewCells = event.geometry !== this.live.geometry;
     if (hasNewCells) {
       this.live = await get<Cells>("api/cells");
+      // Its rows are those of the cells before.
+      this.history = null;
       this.emit("cells");
     }
     this.emit("now");
