@@ -10,7 +10,15 @@ import pyarrow as pa
 import pytest
 from browser import picture, resize
 from conftest import wait_until
-from console_pages import ANSWERED, find, hold_requests, no_problems, press, text
+from console_pages import (
+    ANSWERED,
+    find,
+    hold_requests,
+    no_problems,
+    press,
+    press_twice,
+    text,
+)
 from console_workspace import NOW_S, PASSWORD, Workspace
 from console_workspace import log_in as log_in_client
 from deltalake import write_deltalake
@@ -239,6 +247,101 @@ def test_refused_decision_is_named_until_the_next_one(
     find(driver, "[data-decide=acknowledged]").click()
     wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
     assert not text(driver, problem)
+
+
+def block(driver: Chrome, *urls: str) -> None:
+    """Let requests fail, as while a server restarts behind a proxy."""
+    driver.execute_cdp_cmd("Network.enable", {})
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": list(urls)})
+
+
+def test_events_that_could_not_be_read_are_read_again(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """The list and the window stayed empty until the next change of any event."""
+    driver.get(run_console(workspace.with_accounts()))
+    log_in(driver)
+    block(driver, "*/api/events?*", "*/api/events/*")
+    press(driver, "[data-tab=events]")
+    words = "サーバーにつながりません"
+    wait_until(lambda: words in text(driver, ".events-page .problem ~ .problem"))
+    block(driver, "*/api/events/*")
+    press(driver, "tr[data-event] .details")
+    wait_until(lambda: words in text(driver, ".event-window .problem ~ .problem"))
+    block(driver)
+    find(driver, "[data-decide=acknowledged]:enabled")
+
+    assert not text(driver, ".event-window .problem ~ .problem")
+    assert not text(driver, ".events-page .problem ~ .problem")
+
+
+def test_refused_note_is_named_until_the_next_one(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """What others did next took the sentence away, often at once."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    number = int(find(driver, "tr[data-event]").get_attribute("data-event") or 0)
+    note = find(driver, ".note textarea")
+    note.send_keys(" ")
+    find(driver, ".note button").click()
+    wait_until(lambda: text(driver, ".note .problem"))
+    body = {"events": [number], "state": "checked", "text": "着手"}
+    count = rows(driver)
+    someone_else(address, "/api/events/state", body)
+    wait_until(lambda: rows(driver) == count - 1)
+    assert text(driver, ".note .problem")
+
+    note.send_keys("巡視中")
+    find(driver, ".note button").click()
+    wait_until(lambda: "巡視中" in text(driver, ".notes-list"))
+    assert not text(driver, ".note .problem")
+
+
+def test_what_is_written_while_a_note_is_sent_stays(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """On a slow link, its answer emptied the field; a second click sent it twice."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    note = find(driver, ".note textarea")
+    note.send_keys("巡視中")
+    release = hold_requests(driver, "api/notes")
+    press_twice(driver, ".note button")
+    note.send_keys(" 次は橋")
+    release()
+    wait_until(lambda: "巡視中" in text(driver, ".notes-list"))
+
+    assert note.get_property("value") == "巡視中 次は橋"
+    driver.refresh()
+    find(driver, "[data-tab=events]").click()
+    wait_until(lambda: "巡視中" in text(driver, ".notes-list"))
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".notes-list li")) == 1
+    kept = find(driver, ".note textarea").get_property("value")
+    assert kept == "巡視中 次は橋"
+
+
+@pytest.mark.parametrize("button", [".acknowledge", "[data-decide]"])
+def test_second_click_on_a_slow_link_decides_nothing(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, button: str
+) -> None:
+    """It was refused as the decision of somebody else."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    find(driver, "[data-state=all]").click()
+    number = find(driver, "tr[data-event]").get_attribute("data-event")
+    row = f"tr[data-event='{number}']"
+    if button == "[data-decide]":
+        find(driver, f"{row} .details").click()
+        find(driver, f"{button}:enabled")
+    release = hold_requests(driver, "api/events/state")
+    press_twice(driver, button if button == "[data-decide]" else f"{row} {button}")
+    release()
+    wait_until(lambda: "a-analyst" in text(driver, row))
+    if button != "[data-decide]":
+        find(driver, f"{row} .details").click()
+    wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
+
+    assert text(driver, ".event-window .history").count("a-analyst") == 1
+    assert "ほかの職員" not in text(driver, "body")
 
 
 def test_link_that_dies_without_a_word_is_no_present(

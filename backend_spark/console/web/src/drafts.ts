@@ -13,7 +13,9 @@ export function keepDraft(field: Field, session: Session, name: string): void {
   field.addEventListener("input", () => (field.value ? localStorage.setItem(key, field.value) : localStorage.removeItem(key)));
 }
 
-export function discardDraft(field: Field, session: Session, name: string): void {
+// What was written since it was sent stays.
+export function discardDraft(field: Field, session: Session, name: string, sent: string): void {
+  if (field.value !== sent) return;
   field.value = "";
   localStorage.removeItem(keyOf(session, name));
 }

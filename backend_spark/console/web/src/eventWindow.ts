@@ -1,5 +1,6 @@
 // Window of an event: what happened, what was decided, who was notified, and a decision of one's own.
 import { el, replace } from "./dom";
+import { disableWhile, oneAtATime, RETRY_MS } from "./actions";
 import { badge } from "./badges";
 import { get, isConflict, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
@@ -16,17 +17,20 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   const refused = el("p", { class: "problem", role: "alert" });
   const problem = el("p", { class: "problem", role: "alert" });
   let seen: number[] = [];
-  const load = async () => {
+  let again = 0;
+  const load = oneAtATime(async () => {
+    clearTimeout(again);
     try {
       const event = await get<EventDetail>(`api/events/${number}`);
       draw(event, top, facts, history);
+      if (!seen.length) form?.querySelectorAll("button").forEach((button) => (button.disabled = false));
       seen = [event.asked];
-      form?.querySelectorAll("button").forEach((button) => (button.disabled = false));
       replace(problem);
     } catch (error) {
       problem.textContent = (error as Error).message;
+      again = window.setTimeout(() => window_.isConnected && void load(), RETRY_MS);
     }
-  };
+  });
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
   const form = canEdit ? decisionForm(number, session, () => seen, load, refused) : null;
   const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, refused, problem, form, history);
@@ -53,10 +57,11 @@ function decisionForm(number: number, session: Session, seen: () => number[], do
   const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
   keepDraft(remark, session, name);
   const decide = async (state: EventState, time = "") => {
+    const text = remark.value;
     replace(refused);
     try {
-      await post("api/events/state", { events: [number], state, text: remark.value, time, seen: seen() });
-      discardDraft(remark, session, name);
+      await post("api/events/state", { events: [number], state, text, time, seen: seen() });
+      discardDraft(remark, session, name, text);
       failed.hidden = true;
       await done();
     } catch (error) {
@@ -66,11 +71,13 @@ function decisionForm(number: number, session: Session, seen: () => number[], do
   };
   const time = el("input", { type: "datetime-local", name: "time" });
   const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit", disabled: true }, t("eventDecide")));
-  failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), void decide("slope_failed", time.value)));
-  const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : void decide(state));
+  failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), void send("slope_failed", time.value)));
+  const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : void send(state));
   const states: EventState[] = [...STATES.slice(1), "open"];
   const buttons = states.map((state) => el("button", { type: "button", "data-decide": state, disabled: true, onclick: () => choose(state) }, t(state === "open" ? "eventReopen" : `state_${state}`)));
-  return el("div", { class: "decision" }, remark, el("div", { class: "chips" }, ...buttons), failed);
+  const box = el("div", { class: "decision" }, remark, el("div", { class: "chips" }, ...buttons), failed);
+  const send = (state: EventState, at = "") => disableWhile(box, () => decide(state, at));
+  return box;
 }
 
 function historyLine(line: HistoryLine): HTMLElement {

@@ -1,5 +1,6 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
+import { disableWhile, oneAtATime, RETRY_MS } from "./actions";
 import { badge } from "./badges";
 import { get, isConflict, post, type Session } from "./api";
 import { CAUSES } from "./state";
@@ -56,8 +57,9 @@ class EventsPage {
   private readonly notifications: Notifications;
   private wanted: EventState | "" = "open";
   private offset = 0;
-  private loading = false;
-  private isStale = false;
+  private again = 0;
+  // One request at a time; a change meanwhile is fetched afterwards.
+  readonly load = oneAtATime(() => this.fetch());
   readonly box: HTMLElement;
 
   constructor(private readonly session: Session) {
@@ -85,28 +87,17 @@ class EventsPage {
     return query.toString();
   }
 
-  // One request at a time; a change meanwhile is fetched afterwards.
-  async load(): Promise<void> {
-    this.isStale = true;
-    if (this.loading) return;
-    this.loading = true;
+  private async fetch(): Promise<void> {
+    clearTimeout(this.again);
     try {
-      while (this.isStale) {
-        this.isStale = false;
-        const [page, notes] = await Promise.all([get<Page>(`api/events?${this.query()}`), get<Note[]>("api/notes"), this.notifications.load()]);
-        this.show(page);
-        this.showNotes(notes);
-        replace(this.problem);
-      }
+      const [page, notes] = await Promise.all([get<Page>(`api/events?${this.query()}`), get<Note[]>("api/notes"), this.notifications.load()]);
+      this.show(page);
+      this.showNotes(notes);
+      replace(this.problem);
     } catch (error) {
-      this.fail(error);
-    } finally {
-      this.loading = false;
+      this.problem.textContent = (error as Error).message;
+      this.again = window.setTimeout(() => this.box.isConnected && void this.load(), RETRY_MS);
     }
-  }
-
-  private fail(error: unknown): void {
-    this.problem.textContent = (error as Error).message;
   }
 
   private restart(): void {
@@ -122,7 +113,7 @@ class EventsPage {
   private show(page: Page): void {
     if (this.offset >= page.total && this.offset > 0) {
       this.offset = Math.max(0, Math.floor((page.total - 1) / PAGE_ROWS) * PAGE_ROWS);
-      this.isStale = true;
+      void this.load();
       return;
     }
     this.showStates(page.states);
@@ -187,7 +178,10 @@ class EventsPage {
     const form = el("form", { class: "form bulk", hidden: true }, el("b", {}), state, remark, el("button", { class: "primary", type: "submit" }, t("eventDecide")));
     form.addEventListener("submit", (submitted) => {
       submitted.preventDefault();
-      void this.decide(new Map(this.chosen), state.value as EventState, remark.value).then((done) => done && discardDraft(remark, this.session, "bulk"));
+      const sent = remark.value;
+      void disableWhile(form, async () => {
+        if (await this.decide(new Map(this.chosen), state.value as EventState, sent)) discardDraft(remark, this.session, "bulk", sent);
+      });
     });
     return form;
   }
@@ -214,12 +208,21 @@ class EventsPage {
   private noteForm(): HTMLElement {
     const text = el("textarea", { "aria-label": t("note"), maxlength: 2000 });
     keepDraft(text, this.session, "note");
-    const form = el("form", { class: "note" }, text, el("button", { class: "primary", type: "submit" }, t("write")));
+    const refused = el("p", { class: "problem", role: "alert" });
+    const form = el("form", { class: "note" }, text, el("button", { class: "primary", type: "submit" }, t("write")), refused);
+    const send = async () => {
+      const sent = text.value;
+      replace(refused);
+      try {
+        this.showNotes(await post<Note[]>("api/notes", { text: sent }));
+        discardDraft(text, this.session, "note", sent);
+      } catch (error) {
+        refused.textContent = (error as Error).message;
+      }
+    };
     form.addEventListener("submit", (submitted) => {
       submitted.preventDefault();
-      post<Note[]>("api/notes", { text: text.value })
-        .then((notes) => (this.showNotes(notes), discardDraft(text, this.session, "note")))
-        .catch((error: unknown) => this.fail(error));
+      void disableWhile(form, send);
     });
     return form;
   }
@@ -238,9 +241,9 @@ class Row {
   private asked = 0;
   readonly line: HTMLTableRowElement;
 
-  constructor(number: number, canEdit: boolean, choose: (on: boolean, asked: number) => void, acknowledge: (asked: number) => void, open: () => void) {
+  constructor(number: number, canEdit: boolean, choose: (on: boolean, asked: number) => void, acknowledge: (asked: number) => Promise<unknown>, open: () => void) {
     this.check = el("input", { type: "checkbox", "aria-label": t("eventSelect"), onchange: () => choose(this.check.checked, this.asked) });
-    this.acknowledge = el("button", { type: "button", class: "primary acknowledge", onclick: () => acknowledge(this.asked) }, t("acknowledge"));
+    this.acknowledge = el("button", { type: "button", class: "primary acknowledge", onclick: () => void disableWhile(this.acknowledge, () => acknowledge(this.asked)) }, t("acknowledge"));
     const details = el("button", { type: "button", class: "details", onclick: open }, t("eventDetails"));
     const buttons = el("td", { class: "eventButtons" }, canEdit ? this.acknowledge : null, details);
     this.line = el("tr", { "data-event": number }, el("td", { class: "eventCheck" }, canEdit ? this.check : null), ...this.cells, buttons);
