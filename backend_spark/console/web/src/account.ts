@@ -1,5 +1,6 @@
 // Window of the account: one's own password, and for chiefs the accounts of others.
 import { el } from "./dom";
+import { disableWhile } from "./actions";
 import { ApiError, get, post, type Session } from "./api";
 import { table } from "./tables";
 import { t, type Key } from "./i18n";
@@ -57,9 +58,11 @@ function passwordForm(): HTMLElement {
   const form = el("form", { class: "form password" }, oldLabel, freshLabel, el("button", { class: "primary", type: "submit" }, t("changePassword")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    post("api/password", { old: old.value, new: fresh.value })
-      .then(() => (form.reset(), done()))
-      .catch(fail);
+    const send = () =>
+      post("api/password", { old: old.value, new: fresh.value })
+        .then(() => (form.reset(), done()))
+        .catch(fail);
+    void disableWhile(form, send);
   });
   return el("section", {}, el("h3", {}, t("changePassword")), form, box);
 }
@@ -91,7 +94,8 @@ function newAccount(change: (body: object, path: string) => Promise<boolean>): H
   const form = el("form", { class: "form new-account" }, el("label", {}, t("name"), name), el("label", {}, t("role"), role), label, el("button", { class: "primary", type: "submit" }, t("addAccount")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    void change({ name: name.value, role: role.value, password: password.value }, "api/accounts").then((added) => added && form.reset());
+    const send = () => change({ name: name.value, role: role.value, password: password.value }, "api/accounts").then((added) => added && form.reset());
+    void disableWhile(form, send);
   });
   return form;
 }

@@ -1,5 +1,6 @@
 // Notifications: the rules, a test of each, and the newest deliveries.
 import { el, replace } from "./dom";
+import { disableWhile } from "./actions";
 import { get, post, type Session } from "./api";
 import type { NotificationLine } from "./eventTypes";
 import { formatTime, t, type Key } from "./i18n";
@@ -31,9 +32,11 @@ export class Notifications {
 
   private test(rule: string): void {
     replace(this.problem);
-    post<View>("api/notifications/test", { rule })
-      .then((view) => this.show(view))
-      .catch((error: unknown) => (this.problem.textContent = (error as Error).message));
+    const send = () =>
+      post<View>("api/notifications/test", { rule })
+        .then((view) => this.show(view))
+        .catch((error: unknown) => (this.problem.textContent = (error as Error).message));
+    void disableWhile(this.rules, send);
   }
 }
 

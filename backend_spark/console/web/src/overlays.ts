@@ -3,6 +3,7 @@ import type * as maplibre from "maplibre-gl";
 
 import { get, post, upload, type Session } from "./api";
 import { el, replace } from "./dom";
+import { disableWhile } from "./actions";
 import { t, type Key } from "./i18n";
 import type { LevelMap } from "./map";
 import { searchBox } from "./search";
@@ -107,7 +108,12 @@ export class Overlays {
       event.preventDefault();
       const chosen = file.files?.[0];
       const query = new URLSearchParams({ title: title.value, kind: kind.value });
-      if (chosen) void this.change(async () => { const all = await upload<Overlay[]>(`api/overlays?${query}`, chosen); form.reset(); return all; });
+      const send = async (content: File) => {
+        const all = await upload<Overlay[]>(`api/overlays?${query}`, content);
+        form.reset();
+        return all;
+      };
+      if (chosen) void disableWhile(form, () => this.change(() => send(chosen)));
     });
     return el("details", { class: "overlay-add" }, el("summary", {}, t("addOverlay")), form);
   }

@@ -1,6 +1,7 @@
 // Skill of a season: levels compared with landslides by days, hours and lead times.
 import { table } from "./tables";
 import { el, replace, type Child } from "./dom";
+import { disableWhile } from "./actions";
 import { badge } from "./badges";
 import { get, post, type Session } from "./api";
 import { t, formatTime } from "./i18n";
@@ -40,9 +41,11 @@ function show(container: HTMLElement, session: Session, events: Slide[]): void {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     replace(problem);
-    get<Skill>(`api/skill?first=${first.value}&last=${last.value}`)
-      .then((found) => replace(result, ...tables(found)))
-      .catch(showError);
+    const find = () =>
+      get<Skill>(`api/skill?first=${first.value}&last=${last.value}`)
+        .then((found) => replace(result, ...tables(found)))
+        .catch(showError);
+    void disableWhile(form, find);
   });
   const canEdit = session.role === "analyst" || session.role === "chief";
   replace(container, el("h2", {}, t("skill")), form, problem, result, el("h3", {}, t("slides")), canEdit ? eventForm(container, session, showError) : el("p", { class: "hint" }, t("needsAnalyst")), eventTable(events));
@@ -55,9 +58,11 @@ function eventForm(container: HTMLElement, session: Session, showError: (error: 
   const form = el("form", { class: "form event" }, el("label", {}, t("timeColumn"), time), el("label", {}, t("count"), count), el("label", {}, t("what"), text), el("button", { type: "submit" }, t("write")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    post<Slide[]>("api/landslides", { time: time.value, count: Number(count.value), text: text.value })
-      .then((events) => show(container, session, events))
-      .catch(showError);
+    const send = () =>
+      post<Slide[]>("api/landslides", { time: time.value, count: Number(count.value), text: text.value })
+        .then((events) => show(container, session, events))
+        .catch(showError);
+    void disableWhile(form, send);
   });
   return form;
 }
