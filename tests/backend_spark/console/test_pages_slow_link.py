@@ -77,6 +77,78 @@ def text_of_banner(driver: Chrome, part: str) -> str:
     return text(driver, ".assumed-banner p")
 
 
+def test_saved_decision_stays_when_an_older_list_arrives(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """The readings were back in the list, as if nothing had been saved."""
+    write_doubtful(workspace.data)
+    log_in(driver, run_console(workspace.with_accounts()), "a-chief")
+    press(driver, "[data-tab=reviews]")
+    row = f"tr[data-span='{DOUBTFUL.node} tilt/x']"
+    find(driver, f"{row} .accept")
+    deliver = hold_answer(driver, "api/reviews?")
+    wait_for_held(driver)
+    press(driver, f"{row} .accept")
+    press(driver, ".review-form .primary:enabled")
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".version-state"))
+    deliver()
+
+    assert not driver.find_elements(By.CSS_SELECTOR, row)
+
+
+def test_saved_thresholds_stay_when_an_older_list_arrives(
+    address: str, driver: Chrome
+) -> None:
+    """The version that was saved was missing in the list; a second click saved two."""
+    log_in(driver, address, "a-chief")
+    press(driver, "[data-tab=thresholds]")
+    find(driver, "form.thresholds input[value=all]").click()
+    find(driver, "form.thresholds input[name=why]").send_keys("地震後の暫定基準")
+    find(driver, "form.thresholds input[name=sure]").click()
+    deliver = hold_answer(driver, "api/thresholds?")
+    wait_for_held(driver)
+    press_twice(driver, ".thresholds .primary")
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".version-state"))
+    deliver()
+
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".version-state")) == 1
+    press(driver, "[data-tab=health]")
+    press(driver, "[data-tab=thresholds]")
+    find(driver, ".version-state")
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".version-state")) == 1
+
+
+def test_list_of_thresholds_that_did_not_change_keeps_the_focus(
+    address: str, driver: Chrome
+) -> None:
+    """Every ten seconds the keyboard was back at the begin of the page."""
+    log_in(driver, address, "a-chief")
+    press(driver, "[data-tab=thresholds]")
+    find(driver, ".versions .revert")
+    driver.execute_script("document.querySelector('.versions .revert').focus()")
+    deliver = hold_answer(driver, "api/thresholds?")
+    wait_for_held(driver)
+    deliver()
+
+    focused = driver.execute_script("return document.activeElement.className")
+    assert focused == "revert"
+
+
+def test_drill_stays_when_an_older_state_arrives(address: str, driver: Chrome) -> None:
+    """The page offered to start one while it was running."""
+    log_in(driver, address, "a-chief")
+    press(driver, f".pick[data-token='{CELL}']")
+    press(driver, ".way-back .start-drill")
+    deliver = hold_answer(driver, f"api/cell/{CELL}/way-back")
+    wait_for_held(driver)
+    press_twice(driver, ".drill-form .start-drill")
+    find(driver, ".drill-banner")
+    deliver()
+
+    assert driver.find_elements(By.CSS_SELECTOR, ".drill-banner")
+    assert not text(driver, ".way-back .problem")
+
+
 def test_landslide_is_entered_once(address: str, driver: Chrome) -> None:
     """It counted twice after a second click, and nothing removes an entry."""
     log_in(driver, address, "a-analyst")

@@ -31,6 +31,7 @@ class ReviewsPage {
   private readonly markButton = el("button", { type: "button", class: "mark-bad", disabled: true, onclick: () => this.mark(null) }, t("markBad"));
   // A list that did not change is not drawn anew: a click must not miss its button.
   private drawn = "";
+  private asked = 0;
 
   constructor(
     private readonly container: HTMLElement,
@@ -53,11 +54,15 @@ class ReviewsPage {
   }
 
   private async load(): Promise<void> {
+    const asked = ++this.asked;
     try {
-      this.show(await get<View>(`api/reviews?hours=${this.hours}`));
+      const view = await get<View>(`api/reviews?hours=${this.hours}`);
+      // A later choice has its own answer, as has a decision.
+      if (asked !== this.asked) return;
+      this.show(view);
       this.problem.textContent = "";
     } catch (error) {
-      this.problem.textContent = (error as Error).message;
+      if (asked === this.asked) this.problem.textContent = (error as Error).message;
     }
   }
 
@@ -107,6 +112,7 @@ class ReviewsPage {
   private open(request: Request): void {
     this.done.textContent = "";
     openReview(request, (view) => {
+      this.asked++;
       this.show(view);
       // The answer has the usual range.
       if (view.hours !== this.hours) void this.load();

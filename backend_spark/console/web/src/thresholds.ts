@@ -1,5 +1,6 @@
 // Thresholds: those in force, the effect of a change, and the versions with their state.
 import { el, replace } from "./dom";
+import { disableWhile } from "./actions";
 import { get, post, encode, type Session } from "./api";
 import { cellLabel, cellName } from "./cellNames";
 import { drawEffect, type Effect } from "./thresholdEffect";
@@ -46,7 +47,7 @@ const LABELS: Record<(typeof NUMBERS)[number], Key> = { advisory_mm: "advisoryMm
 
 export async function drawThresholds(container: HTMLElement, session: Session, cell: string | null): Promise<void> {
   const view = await get<View>(`api/thresholds?cell=${encode(cell ?? "")}`);
-  new ThresholdsPage(container, session, view).draw("");
+  new ThresholdsPage(container, session, view).begin();
 }
 
 class ThresholdsPage {
@@ -56,6 +57,9 @@ class ThresholdsPage {
   private readonly job = el("div", {});
   private readonly list = el("div", {});
   private form: ThresholdForm;
+  private asked = 0;
+  // A list that did not change is not drawn anew: a click must not miss its button.
+  private drawn: View | null = null;
 
   constructor(
     private readonly container: HTMLElement,
@@ -72,22 +76,30 @@ class ThresholdsPage {
     const hint = this.canEdit ? null : el("p", { class: "hint" }, t("needsChief"));
     replace(this.container, el("h2", {}, t("thresholds")), this.job, hint, this.form.box, this.problem, this.effect, el("h3", {}, t("versions")), this.list);
     this.drawStates();
+  }
+
+  // The state of versions changes when the job has scored; the form stays as it is.
+  begin(): void {
+    this.draw("");
     window.setTimeout(() => void this.poll(), POLL_MS);
   }
 
   private newForm(): ThresholdForm {
-    return new ThresholdForm(this.view, this.canEdit, (draft) => void this.preview(draft), (draft) => void this.save(draft));
+    return new ThresholdForm(this.view, this.canEdit, (draft) => void this.preview(draft), (draft) => void disableWhile(this.form.box, () => this.save(draft)));
   }
 
-  // The state of versions changes when the job has scored; the form stays as it is.
   private async poll(): Promise<void> {
     if (!this.form.box.isConnected) return;
-    this.view = await get<View>(`api/thresholds?cell=${encode(this.view.cell)}`).catch(() => this.view);
-    this.drawStates();
+    const { view } = this;
+    const found = await get<View>(`api/thresholds?cell=${encode(view.cell)}`).catch(() => view);
+    // What was saved meanwhile has its own answer.
+    if (view === this.view && JSON.stringify(found) !== JSON.stringify(view)) this.view = found;
+    if (this.view !== this.drawn) this.drawStates();
     window.setTimeout(() => void this.poll(), POLL_MS);
   }
 
   private drawStates(): void {
+    this.drawn = this.view;
     replace(this.job, jobState(this.view));
     const revert = this.canEdit ? (version: Version | null) => this.form.revert(version) : null;
     replace(this.list, versions(this.view, revert));
@@ -99,11 +111,15 @@ class ThresholdsPage {
   }
 
   private async preview(draft: unknown): Promise<void> {
+    const asked = ++this.asked;
     this.say("", "done");
     replace(this.effect, el("p", { class: "hint" }, t("previewing")));
     try {
-      replace(this.effect, ...drawEffect(await post<Effect>("api/thresholds/preview", draft)));
+      const effect = await post<Effect>("api/thresholds/preview", draft);
+      // Other values were previewed or saved meanwhile.
+      if (asked === this.asked) replace(this.effect, ...drawEffect(effect));
     } catch (error) {
+      if (asked !== this.asked) return;
       replace(this.effect);
       this.fail(error);
     }
@@ -112,6 +128,7 @@ class ThresholdsPage {
   private async save(draft: unknown): Promise<void> {
     try {
       this.view = await post<View>("api/thresholds", draft);
+      this.asked++;
       this.form = this.newForm();
       this.draw(t("saved"));
     } catch (error) {

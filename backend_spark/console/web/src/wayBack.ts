@@ -1,6 +1,7 @@
 // Way back of a cell: notice and drill from the backend to the alarms on the slope.
 import { outputBadge } from "./badges";
 import { el, replace } from "./dom";
+import { disableWhile } from "./actions";
 import { get, post, encode, type Session } from "./api";
 import { formatAgo, formatClock, formatSeconds, formatTime, levelName, t } from "./i18n";
 
@@ -49,6 +50,9 @@ export class WayBack {
   private readonly exercise = el("div", { class: "drill" });
   private readonly problem = el("p", { class: "problem", role: "alert" });
   private token = "";
+  // Requests that were sent, and the newest one whose answer is not too late.
+  private asked = 0;
+  private drawn = 0;
 
   constructor(private readonly session: Session) {
     replace(this.box, el("h3", {}, t("wayBack")), this.stages, this.exercise, this.problem);
@@ -58,6 +62,7 @@ export class WayBack {
   show(token: string): void {
     if (token === this.token) return;
     this.token = token;
+    this.drawn = this.asked;
     replace(this.stages);
     replace(this.exercise);
     replace(this.problem);
@@ -65,15 +70,17 @@ export class WayBack {
   }
 
   private async load(): Promise<void> {
-    const token = this.token;
-    const view = await get<View>(`api/cell/${encode(token)}/way-back`).catch(() => null);
-    if (view && token === this.token) this.draw(view);
+    const asked = ++this.asked;
+    const view = await get<View>(`api/cell/${encode(this.token)}/way-back`).catch(() => null);
+    if (!view || asked <= this.drawn) return;
+    this.drawn = asked;
+    this.draw(view);
   }
 
   private draw(view: View): void {
     replace(this.stages, ...this.notice(view));
-    // A form that is being filled in stays.
-    if (!this.exercise.querySelector("form")) replace(this.exercise, ...this.drill(view));
+    // A form that is being filled in stays, and an order that is on the way.
+    if (!this.exercise.querySelector("form, :disabled")) replace(this.exercise, ...this.drill(view));
   }
 
   private notice(view: View): HTMLElement[] {
@@ -88,7 +95,7 @@ export class WayBack {
     const { drill, nodes } = view;
     const canStart = this.session.role === "chief";
     if (drill?.in_force) {
-      const button = canStart ? el("button", { type: "button", class: "end-drill", onclick: () => void this.order({ end: true }) }, t("endDrill")) : null;
+      const button = canStart ? el("button", { type: "button", class: "end-drill", onclick: () => this.send({ end: true }) }, t("endDrill")) : null;
       const rows = nodes.map((node) => el("li", {}, el("b", {}, node.id), " ", received(node, drill, node.drill)));
       return [el("div", { class: "drill-banner", role: "status" }, el("strong", {}, t("drillNow", { level: levelName(drill.level), t: at(drill.until_s) })), el("span", {}, t("notAnAlarm")), button), el("ol", { class: "stages" }, el("li", { class: "done" }, t("drillOrdered", { who: view.drill_by ?? "", t: at(drill.at_s) })), ...accepted(drill), ...rows)];
     }
@@ -103,10 +110,14 @@ export class WayBack {
     const form = el("form", { class: "drill-form" }, el("p", {}, t("drillAsk")), el("label", {}, t("levelColumn"), level), el("label", {}, t("duration"), minutes), el("div", { class: "buttons" }, el("button", { type: "submit", class: "start-drill" }, t("startDrillNow")), cancel));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      void this.order({ level: Number(level.value), minutes: Number(minutes.value) });
+      this.send({ level: Number(level.value), minutes: Number(minutes.value) });
     });
     replace(this.exercise, form);
     form.querySelector("select")?.focus();
+  }
+
+  private send(body: object): void {
+    void disableWhile(this.exercise, () => this.order(body));
   }
 
   private async order(body: object): Promise<void> {
@@ -114,6 +125,7 @@ export class WayBack {
     try {
       const view = await post<View>("api/drills", { cell: token, ...body });
       if (token !== this.token) return;
+      this.drawn = this.asked;
       replace(this.exercise);
       replace(this.problem);
       this.draw(view);
