@@ -164,3 +164,48 @@ def test_landslide_is_entered_once(address: str, driver: Chrome) -> None:
     find(driver, ".events tbody tr")
 
     assert len(driver.find_elements(By.CSS_SELECTOR, ".events tbody tr")) == 1
+
+
+IS_ANSWERED = """
+const entries = performance.getEntriesByType("resource");
+return entries.some((e) => e.name.endsWith(arguments[0]) && e.responseEnd > 0);
+"""
+
+
+def test_late_failure_leaves_the_nodes_of_a_newer_filter(
+    console: str, driver: Chrome
+) -> None:
+    """That of the filter before emptied the list."""
+    shown(driver, console, "en")
+    press(driver, "[data-tab=health]")
+    find(driver, "tr[data-node]")
+    deliver = hold_answer(driver, "api/health?node=o", 503)
+    field = find(driver, ".health-page input")
+    field.send_keys("o")
+    wait_for_held(driver)
+    field.send_keys("tani-1")
+    wait_until(lambda: driver.execute_script(IS_ANSWERED, "node=otani-1"))
+    wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, "tr[data-node]")) == 1)
+    deliver()
+
+    assert driver.find_elements(By.CSS_SELECTOR, "tr[data-node=otani-1]")
+    assert not text(driver, ".health-page .problem")
+
+
+def test_late_failure_leaves_the_series_of_a_newer_range(
+    console: str, driver: Chrome
+) -> None:
+    """That of the range before took the place of its charts."""
+    shown(driver, console, "en")
+    press(driver, "[data-tab=series]")
+    find(driver, ".series-found .range")
+    deliver = hold_answer(driver, "api/series?hours=6", 503)
+    before = text(driver, ".series-found .range")
+    press(driver, "[data-hours='6']")
+    wait_for_held(driver)
+    press(driver, "[data-hours='12']")
+    wait_until(lambda: text(driver, ".series-found .range") != before)
+    deliver()
+
+    assert text(driver, ".series-found .range") != before
+    assert not text(driver, ".series-found .problem")

@@ -60,6 +60,7 @@ export async function drawHealth(container: HTMLElement): Promise<void> {
       const found = await get<HealthResponse>(text ? `api/health?node=${encodeURIComponent(text)}` : "api/health");
       if (text === filter.value) fill(found);
     } catch (error) {
+      if (text !== filter.value) return;
       // The rows of the filter before would pass for those of this one.
       nodes.fill([]);
       count.className = "problem";

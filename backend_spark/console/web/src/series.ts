@@ -150,11 +150,12 @@ async function load(box: HTMLElement): Promise<void> {
     destroyCharts();
     replace(box, ...parts(series));
   } catch (error) {
+    if (box.dataset["wanted"] !== wanted) return;
     const problem = el("p", { class: "problem", role: "alert" }, (error as Error).message);
     replace(box, problem);
     addEventListener("yamamori-online", () => problem.isConnected && void load(box), { once: true });
   } finally {
-    box.removeAttribute("aria-busy");
+    if (box.dataset["wanted"] === wanted) box.removeAttribute("aria-busy");
   }
 }
 
