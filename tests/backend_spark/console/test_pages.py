@@ -200,6 +200,27 @@ def test_levels_are_those_of_their_cells_after_a_restart(
     assert driver.execute_script(LISTED) == listed
 
 
+def test_panel_keeps_the_focus_when_new_levels_arrive(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """With the keyboard alone one was back at the begin of the page each time."""
+    shown(driver, run_console())
+    press(driver, f".pick[data-token='{WET}']")
+    css = ".panel .pick[data-node]"
+    find(driver, css)
+    driver.execute_script("document.querySelector(arguments[0]).focus()", css)
+    mark = "document.querySelector('.panel h2').dataset.mark = 'old'"
+    driver.execute_script(mark)
+    later = Slope("otani-8", 33.56, 133.48, storm(60, 48))
+    write_tables(workspace.data, [later], NOW_S)
+    wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
+    drawn = "return document.querySelector('.panel h2').dataset.mark !== 'old'"
+    wait_until(lambda: driver.execute_script(drawn))
+
+    focused = "return document.activeElement.matches(arguments[0])"
+    assert driver.execute_script(focused, css)
+
+
 def test_html_in_a_node_name_is_escaped(console: str, driver: Chrome) -> None:
     """In the panel of the cell and in the dialog of the node."""
     shown(driver, console)

@@ -166,6 +166,24 @@ def test_landslide_is_entered_once(address: str, driver: Chrome) -> None:
     assert len(driver.find_elements(By.CSS_SELECTOR, ".events tbody tr")) == 1
 
 
+def test_panel_is_that_of_the_selected_cell(address: str, driver: Chrome) -> None:
+    """Until the data came, and for ever if they did not, it was that of another."""
+    log_in(driver, address, "a-chief")
+    press(driver, f".pick[data-token='{CELL}']")
+    find(driver, f".panel[data-token='{CELL}']")
+    driver.execute_cdp_cmd("Network.enable", {})
+    urls = {"urls": [f"*/api/cell/{OTHER}"]}
+    driver.execute_cdp_cmd("Network.setBlockedURLs", urls)
+    press(driver, ".panel .back")
+    press(driver, f".pick[data-token='{OTHER}']")
+    wait_until(lambda: OTHER in text(driver, ".panel h2"))
+    wait_until(lambda: "つながりません" in text(driver, ".panel .problem"))
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    find(driver, ".panel .reasons")
+
+    assert OTHER in text(driver, ".panel h2")
+
+
 IS_ANSWERED = """
 const entries = performance.getEntriesByType("resource");
 return entries.some((e) => e.name.endsWith(arguments[0]) && e.responseEnd > 0);

@@ -1,5 +1,6 @@
 // Panel of a cell: level, reasons, snake line, rain, soil water, tilt, nodes.
 import { el, replace } from "./dom";
+import { oneAtATime, RETRY_MS } from "./actions";
 import { weekLinks } from "./rowLinks";
 import type { CellPanel, NodeState } from "./types";
 import { destroyCharts, timeChart } from "./timeChart";
@@ -28,9 +29,10 @@ const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "causes" | "chance" | "mor
 
 export class Panel {
   readonly box = el("section", { class: "panel", "aria-live": "polite" });
-  private drawing = false;
-  private redraw = false;
+  private again = 0;
   private shown = "";
+  // In a fast replay the frames in between are skipped.
+  readonly draw = oneAtATime(() => this.drawOnce());
   private readonly wayBack: WayBack;
 
   constructor(
@@ -41,35 +43,53 @@ export class Panel {
     this.wayBack = new WayBack(session);
   }
 
-  // Draws are serialised; in a fast replay the frames in between are skipped.
-  async draw(): Promise<void> {
-    this.redraw = true;
-    if (this.drawing) return;
-    this.drawing = true;
+  private async drawOnce(): Promise<void> {
+    clearTimeout(this.again);
+    const { selected: token } = this.state;
+    if (!token) return;
+    if (token !== this.shown) this.begin(token, el("p", { class: "hint" }, t("loading")));
     try {
-      while (this.redraw) {
-        this.redraw = false;
-        await this.drawOnce();
-      }
-    } finally {
-      this.drawing = false;
+      await this.fetchAndShow(token);
+    } catch (error) {
+      if (token !== this.state.selected) return void this.draw();
+      if (token !== this.shown) this.begin(token, el("p", { class: "problem", role: "alert" }, (error as Error).message));
+      this.again = window.setTimeout(() => token === this.state.selected && void this.draw(), RETRY_MS);
     }
   }
 
-  private async drawOnce(): Promise<void> {
-    const { selected: token, atS, replay } = this.state;
-    if (!token) return;
-    const level = this.state.levels()[this.state.cells.tokens.indexOf(token)] ?? 0;
+  // Never another cell below the name of this one, while its data are on the way or if they fail.
+  private begin(token: string, words: HTMLElement): void {
+    this.shown = "";
+    destroyCharts();
+    replace(this.box, this.head(token, this.levelOf(token)), words);
+    delete this.box.dataset["token"];
+  }
+
+  private levelOf(token: string): number {
+    return this.state.levels()[this.state.cells.tokens.indexOf(token)] ?? 0;
+  }
+
+  private async fetchAndShow(token: string): Promise<void> {
+    const { atS, replay } = this.state;
+    const level = this.levelOf(token);
     const [facts, then] = await Promise.all([this.fetchPanel(token), atS === null ? null : fetchMoment(token, atS, replay)]);
-    if (token !== this.state.selected || replay !== this.state.replay) return void (this.redraw = true);
+    if (token !== this.state.selected || replay !== this.state.replay) return void this.draw();
     const top = this.shown === token ? this.box.scrollTop : 0;
+    const focused = document.activeElement;
     this.shown = token;
     destroyCharts();
     replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t(replay ? "missing" : "noSuchCell"))]));
+    if (focused instanceof HTMLElement && document.activeElement !== focused) this.findSame(focused)?.focus({ preventScroll: true });
     this.box.dataset["token"] = token;
     // Screen readers announce the present, not every frame of the past.
     this.box.setAttribute("aria-live", atS === null ? "polite" : "off");
     this.box.scrollTop = top;
+  }
+
+  // The element of the panel that was drawn anew, or that of the way back, which is kept.
+  private findSame(before: HTMLElement): HTMLElement | undefined {
+    const mark = ({ tagName, className, dataset }: HTMLElement) => JSON.stringify([tagName, className, { ...dataset }]);
+    return this.box.contains(before) ? before : [...this.box.querySelectorAll<HTMLElement>("a, button")].find((each) => mark(each) === mark(before));
   }
 
   private async fetchPanel(token: string): Promise<CellPanel | null> {
