@@ -184,6 +184,37 @@ def test_panel_is_that_of_the_selected_cell(address: str, driver: Chrome) -> Non
     assert OTHER in text(driver, ".panel h2")
 
 
+HELD_HISTORY = """
+const real = window.fetch;
+const released = new Promise((resolve) => { window.release = resolve; });
+window.fetch = async (...request) => {
+  if (request[0] === "api/history") await released;
+  return real(...request);
+};
+"""
+
+
+def test_present_is_not_shown_as_the_past_while_this_is_fetched(
+    console: str, driver: Chrome
+) -> None:
+    """The map had the present levels below the mark of the past."""
+    source = {"source": HELD_HISTORY}
+    add, remove = (
+        f"Page.{name}ScriptToEvaluateOnNewDocument" for name in ("add", "remove")
+    )
+    added = driver.execute_cdp_cmd(add, source)
+    try:
+        shown(driver, console, "en")
+        press(driver, ".stepBack")
+        wait_until(lambda: "Showing the past" in text(driver, ".course output"))
+        wait_until(lambda: "then" in text(driver, ".headline h2"))
+        assert text(driver, ".headline .badge") == "No data"
+        driver.execute_script("window.release()")
+        wait_until(lambda: "level" in text(driver, ".headline .badge"))
+    finally:
+        driver.execute_cdp_cmd(remove, added)
+
+
 IS_ANSWERED = """
 const entries = performance.getEntriesByType("resource");
 return entries.some((e) => e.name.endsWith(arguments[0]) && e.responseEnd > 0);

@@ -144,6 +144,8 @@ export class State extends EventTarget {
       this.emit("cells");
     }
     this.emit("now");
+    // It failed when it was asked for.
+    if (this.atS !== null && !this.replay && !this.history && !this.loading) void this.showTime(this.atS);
     if (event.kind === "all" || hasNewCells || event.moved?.length) this.emit("levels");
   }
 
@@ -186,8 +188,11 @@ export class State extends EventTarget {
 
   async showTime(atS: number | null): Promise<void> {
     this.atS = atS;
-    if (atS !== null && !this.replay) await this.loadHistory();
     this.emit("time");
+    this.emit("levels");
+    // The present must not stay on the map as the past, while this is fetched or if it fails.
+    if (atS === null || this.replay || this.hasHistory()) return;
+    await this.loadHistory().catch(() => undefined);
     this.emit("levels");
   }
 
@@ -200,11 +205,13 @@ export class State extends EventTarget {
 
   // Levels of the last 72 hours, also before the slider is moved.
   async loadHistory(): Promise<void> {
-    const version = this.now?.version ?? 0;
-    if (this.history && this.history.version === version) return;
-    if (this.history && performance.now() - this.fetched < 10_000) return;
-    this.loading ??= this.fetchHistory(version).finally(() => (this.loading = null));
+    if (this.hasHistory()) return;
+    this.loading ??= this.fetchHistory(this.now?.version ?? 0).finally(() => (this.loading = null));
     return this.loading;
+  }
+
+  private hasHistory(): boolean {
+    return this.history !== null && (this.history.version === (this.now?.version ?? 0) || performance.now() - this.fetched < 10_000);
   }
 
   private async fetchHistory(version: number): Promise<void> {
