@@ -258,3 +258,21 @@ def test_late_failure_leaves_the_series_of_a_newer_range(
 
     assert text(driver, ".series-found .range") != before
     assert not text(driver, ".series-found .problem")
+
+
+def test_enter_opens_the_place_that_was_typed(console: str, driver: Chrome) -> None:
+    """And not the first one of the text before, whose list was still shown."""
+    shown(driver, console, "en")
+    press(driver, ".overlays summary")
+    field = find(driver, ".search input")
+    field.send_keys("nishi-1")
+    wait_until(lambda: "nishi-1" in text(driver, ".found button"))
+    release = hold_requests(driver, "api/search")
+    field.clear()
+    field.send_keys("otani-1" + Keys.ENTER)
+    driver.execute_async_script("setTimeout(arguments[0], 500)")
+    release()
+    popup = ".maplibregl-popup-content"
+    wait_until(lambda: text(driver, popup))
+
+    assert text(driver, popup) == "otani-1"

@@ -21,16 +21,19 @@ export function searchBox(map: LevelMap): HTMLElement {
   const list = el("ul", { class: "found", "aria-live": "polite" });
   let timer = 0;
   let asked = 0;
-  const run = async () => {
+  // Whether its answer is that which is shown.
+  const run = async (): Promise<boolean> => {
     const number = ++asked;
     const text = field.value.trim();
     try {
       const found = text ? await search(text) : [];
-      if (number !== asked) return;
+      if (number !== asked) return false;
       const none = text ? [el("li", { class: "hint" }, t("nothingFound"))] : [];
       replace(list, ...(found.length ? found.map((each) => row(map, each)) : none));
+      return true;
     } catch (error) {
       if (number === asked) replace(list, el("li", { class: "problem" }, (error as Error).message));
+      return false;
     }
   };
   field.addEventListener("input", () => {
@@ -40,7 +43,8 @@ export function searchBox(map: LevelMap): HTMLElement {
   const form = el("form", { class: "search", role: "search" }, field, list);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    void run().then(() => list.querySelector("button")?.click());
+    clearTimeout(timer);
+    void run().then((isShown) => isShown && list.querySelector("button")?.click());
   });
   return form;
 }
