@@ -146,6 +146,17 @@ def test_earlier_version_is_restored(address: str, driver: Chrome) -> None:
     no_problems(driver)
 
 
+def test_storm_that_ends_on_another_day_has_both_dates(
+    address: str, driver: Chrome
+) -> None:
+    """A storm of two days looked like one of some hours."""
+    ThresholdsPage(driver, address, "en").open(WET)
+    find(driver, ".preview").click()
+    wait_until(lambda: text(driver, ".storms tbody td"))
+
+    assert text(driver, ".storms tbody td").count("10/") == 2
+
+
 def test_preview_fits_a_phone(address: str, driver: Chrome) -> None:
     """Nothing is wider than the screen."""
     resize(driver, (390, 844))

@@ -2,7 +2,7 @@
 import { badge } from "./badges";
 import { cellName } from "./cellNames";
 import { el } from "./dom";
-import { formatClock, formatTime, t } from "./i18n";
+import { formatPeriod, formatTime, t } from "./i18n";
 import { snakeChart, type Lines } from "./snakeChart";
 import { table } from "./tables";
 
@@ -60,7 +60,7 @@ function storms(past: Effect["past"]): HTMLElement {
   const mm = (value: number | null) => (value === null ? "–" : `${value.toFixed(0)} mm`);
   const reached = (level: number, at: number | null) => el("td", {}, badge(level), el("small", {}, at === null ? `${t("stormWarning")}: ${t("never")}` : `${t("stormWarning")}: ${formatTime(at)}`));
   const rows = past.storms.map((storm) =>
-    el("tr", { class: storm.before === storm.after ? "" : storm.before < storm.after ? "more" : "fewer" }, el("td", {}, `${formatTime(storm.begin_s)} – ${formatClock(storm.end_s)}`), el("td", {}, mm(storm.total_mm), el("small", {}, `${mm(storm.highest_r60_mm)}/h, ${mm(storm.highest_swi_mm)}`)), reached(storm.before, storm.before_s), reached(storm.after, storm.after_s)),
+    el("tr", { class: storm.before === storm.after ? "" : storm.before < storm.after ? "more" : "fewer" }, el("td", {}, formatPeriod(storm.begin_s, storm.end_s)), el("td", {}, mm(storm.total_mm), el("small", {}, `${mm(storm.highest_r60_mm)}/h, ${mm(storm.highest_swi_mm)}`)), reached(storm.before, storm.before_s), reached(storm.after, storm.after_s)),
   );
   const box = table("storms", [t("stormPeriod"), t("stormRain"), t("before"), t("after")], rows).box;
   return el("div", {}, box, past.others ? el("p", { class: "hint" }, t("otherStorms", { n: past.others })) : null);
