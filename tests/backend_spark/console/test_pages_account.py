@@ -63,6 +63,23 @@ def test_chief_changes_accounts_and_the_own_password(
     log_in(driver, address, "tanaka", NEW)
 
 
+def test_role_that_was_not_changed_is_not_shown(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """The list said that somebody was a chief; the account's role was as before."""
+    log_in(driver, run_console(workspace.with_accounts()), "a-chief", PASSWORD)
+    press(driver, "button.account")
+    css = "tr[data-account=a-viewer] select"
+    find(driver, css)
+    driver.execute_cdp_cmd("Network.enable", {})
+    urls = {"urls": ["*/api/accounts/change"]}
+    driver.execute_cdp_cmd("Network.setBlockedURLs", urls)
+    find(driver, f"{css} option[value=chief]").click()
+    wait_until(lambda: text(driver, ".account-window .problem"))
+
+    assert find(driver, css).get_property("value") == "viewer"
+
+
 def test_page_that_failed_in_an_outage_is_drawn_after_it(
     console: str, driver: Chrome
 ) -> None:

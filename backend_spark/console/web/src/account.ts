@@ -81,7 +81,7 @@ function accounts(session: Session): HTMLElement {
 
 function row(account: Account, isOwn: boolean, change: (body: object) => Promise<boolean>): HTMLTableRowElement {
   const { name } = account;
-  const role = el("select", { "aria-label": `${t("role")} ${name}`, disabled: isOwn, onchange: () => void change({ name, role: role.value }) }, ...ROLES.map((each) => el("option", { value: each, selected: each === account.role }, t(`role_${each}`))));
+  const role = el("select", { "aria-label": `${t("role")} ${name}`, disabled: isOwn, onchange: () => void change({ name, role: role.value }).then((done) => done || (role.value = account.role)) }, ...ROLES.map((each) => el("option", { value: each, selected: each === account.role }, t(`role_${each}`))));
   const marks = [account.locked ? t("locked") : "", account.second_factor ? t("secondFactor") : "", account.token ? t("token") : ""].filter(Boolean);
   const lock = el("button", { type: "button", "data-lock": name, onclick: () => void change({ name, locked: !account.locked }) }, t(account.locked ? "unlock" : "lock"));
   return el("tr", { "data-account": name }, el("td", {}, el("b", {}, name)), el("td", {}, role), el("td", {}, marks.join(", ") || "–"), el("td", {}, isOwn ? null : lock));
