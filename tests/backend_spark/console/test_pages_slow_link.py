@@ -276,3 +276,39 @@ def test_enter_opens_the_place_that_was_typed(console: str, driver: Chrome) -> N
     wait_until(lambda: text(driver, popup))
 
     assert text(driver, popup) == "otani-1"
+
+
+def test_replay_is_that_of_the_dates_that_were_chosen_last(
+    console: str, driver: Chrome
+) -> None:
+    """The levels of the dates before come later."""
+    shown(driver, console, "en")
+    press(driver, ".dates")
+    find(driver, "input[name=from]")
+    deliver = hold_answer(driver, "api/replay/levels")
+    fill(driver, "from", "2026-10-25T00:00")
+    press(driver, ".replay .primary")
+    wait_for_held(driver)
+    fill(driver, "from", "2026-10-26T00:00")
+    press(driver, ".replay .primary")
+    wait_until(lambda: "10/26 00:00 –" in text(driver, ".replay b"))
+    deliver()
+
+    assert "10/26 00:00 –" in text(driver, ".replay b")
+
+
+def test_dates_of_the_replay_that_cannot_be_read_say_so(
+    console: str, driver: Chrome
+) -> None:
+    """The form stayed empty."""
+    shown(driver, console, "en")
+    driver.execute_cdp_cmd("Network.enable", {})
+    urls = {"urls": ["*/api/replay/bounds"]}
+    driver.execute_cdp_cmd("Network.setBlockedURLs", urls)
+    press(driver, ".dates")
+    wait_until(lambda: "cannot be reached" in text(driver, ".replay .problem"))
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    press(driver, ".dates")
+    press(driver, ".dates")
+
+    assert find(driver, "input[name=from]").is_displayed()

@@ -21,7 +21,7 @@ export function replayControls(state: State): { button: HTMLElement; bar: HTMLEl
   button.addEventListener("click", () => {
     if (state.replay) return void state.stopReplay();
     setOpen(bar.hidden === true);
-    if (!bar.hidden) void showForm(state, bar);
+    if (!bar.hidden) showForm(state, bar).catch((error: unknown) => replace(bar, el("p", { class: "problem", role: "alert" }, (error as Error).message)));
   });
   state.addEventListener("replay", () => {
     setOpen(state.replay !== null);
@@ -36,6 +36,8 @@ export function replayControls(state: State): { button: HTMLElement; bar: HTMLEl
 
 async function showForm(state: State, bar: HTMLElement): Promise<void> {
   const bounds = await get<[number, number] | null>("api/replay/bounds");
+  // A replay was opened by a link meanwhile.
+  if (state.replay) return;
   if (!bounds) return replace(bar, el("p", {}, t("noData")));
   const [first, last] = bounds;
   const limits = { min: toDateField(first), max: toDateField(last), step: 600, required: true };

@@ -161,11 +161,16 @@ export class State extends EventTarget {
   }
 
   async startReplay(fromS: number, toS: number, known: Known): Promise<void> {
-    this.show(await fetchReplay(fromS, toS, known));
+    const asked = ++this.replays;
+    const replay = await fetchReplay(fromS, toS, known);
+    // Other dates were chosen meanwhile, or the present.
+    if (asked !== this.replays) return;
+    this.show(replay);
     await this.showTime(fromS);
   }
 
   async stopReplay(): Promise<void> {
+    this.replays++;
     this.show(null);
     await this.showTime(null);
   }
@@ -220,6 +225,7 @@ export class State extends EventTarget {
     this.history = { beginS: Number(headers.get("X-Begin")), levels, version };
   }
 
+  private replays = 0;
   private fetched = 0;
   private loading: Promise<void> | null = null;
 
