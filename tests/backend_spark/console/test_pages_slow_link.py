@@ -312,3 +312,19 @@ def test_dates_of_the_replay_that_cannot_be_read_say_so(
     press(driver, ".dates")
 
     assert find(driver, "input[name=from]").is_displayed()
+
+
+def test_window_of_a_node_that_cannot_be_read_says_so(
+    console: str, driver: Chrome
+) -> None:
+    """Nothing happened after the click."""
+    shown(driver, console, "en")
+    press(driver, "[data-tab=health]")
+    find(driver, "tr[data-node=otani-1] button")
+    driver.execute_cdp_cmd("Network.enable", {})
+    urls = {"urls": ["*/api/node/*"]}
+    driver.execute_cdp_cmd("Network.setBlockedURLs", urls)
+    press(driver, "tr[data-node=otani-1] button")
+
+    wait_until(lambda: "cannot be reached" in text(driver, "dialog .problem"))
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})

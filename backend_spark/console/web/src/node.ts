@@ -47,12 +47,15 @@ let newest = 0;
 
 export async function showNode(id: string): Promise<void> {
   const asked = ++newest;
-  const facts = await get<NodeSeries>(`api/node/${encode(id)}`);
+  const facts = await get<NodeSeries>(`api/node/${encode(id)}`).catch((error: unknown) => error as Error);
   // A later click counts, and a window with a form that was opened meanwhile stays.
   if (asked !== newest || document.querySelector("dialog[open]:not([data-node])")) return;
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
-  const window = el("dialog", { class: "node-window", "data-node": id }, el("div", { class: "head" }, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([facts.id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
+  const isKnown = !(facts instanceof Error);
+  const head = el("div", { class: "head" }, el("h2", {}, isKnown && el("i", { class: `node ${facts.state}` }), id), close);
+  const parts = isKnown ? [health(facts), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: id }, facts.now_s)] : [el("p", { class: "problem", role: "alert" }, facts.message)];
+  const window = el("dialog", { class: "node-window", "data-node": id }, head, ...parts);
   window.addEventListener("close", () => window.remove());
   document.body.append(window);
   window.showModal();
