@@ -101,6 +101,7 @@ class CapMessages:
         states: Sequence[CellState],
         sender: cap.CapHeader,
         who: str,
+        replaces: str | None = None,
     ) -> StoredMessage:
         """Make a message, and keep it.
 
@@ -109,13 +110,17 @@ class CapMessages:
             states: States of the cells.
             sender: Header with sender, time and status.
             who: Account that makes it.
+            replaces: Identifier of the message that must be in force; None for any.
 
         Raises:
             ExportError: There is nothing to update or cancel, or a message is in force
-                already, or the levels allow no message.
+                already, or another one, or the levels allow no message.
         """
         with self._lock:
             header = self._header(kind, sender)
+            if replaces not in {None, *(each.identifier for each in header.replaces)}:
+                rule, remedy = "the message in force", "look at that one first"
+                raise ExportError("replaces", rule, str(replaces), remedy)
             content = cap.alert_xml(states, header)
             digest = hashlib.sha256(content).hexdigest()
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -34,9 +34,15 @@ page = APIRouter(prefix="/api")
 
 
 class CapOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request to make a message."""
+    """Body of a request to make a message.
+
+    Attributes:
+        type: What the message does.
+        replaces: Identifier of the message that is shown as in force; None for any.
+    """
 
     type: cap.CapMessageType
+    replaces: str | None = None
 
 
 @router.get(f"{ROOT}/feed.atom", dependencies=[Depends(client)])
@@ -82,9 +88,12 @@ def make(
         is_cancel = order.type is cap.CapMessageType.CANCEL
         states = [] if is_cancel else _states(services)
         name = visitor.account.name
-        services.standards.cap_messages.make(order.type, states, header, name)
+        services.standards.cap_messages.make(
+            order.type, states, header, name, order.replaces
+        )
     except ExportError as error:
-        raise HTTPException(409, str(error)) from error
+        status_code = 412 if error.field == "replaces" else 409
+        raise HTTPException(status_code, str(error)) from error
     return json_response(page_view(services.standards.cap_messages, may_edit=True))
 
 

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -10,6 +11,7 @@ from xml.etree import ElementTree as ET
 import httpx
 import xmlschema
 from browser import picture
+from conftest import wait_until
 from console_pages import find, no_problems, text
 from console_workspace import NOW_S, PASSWORD, Clock, Workspace, log_in
 from selenium.webdriver import Chrome
@@ -99,6 +101,26 @@ def test_message_that_does_not_fit_is_refused(
     assert make(client, "Alert", headers, clock).status_code == 409
     assert make(client, "Actual", headers, clock).status_code == 422
     assert len(entries(client)) == 1
+
+
+def test_message_that_somebody_else_has_made_meanwhile_is_not_cancelled(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """A page cancelled, unseen, an update that was made since it was loaded."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    shown = make(client, "Alert", headers, clock).json()["in_force"]
+    newest = make(client, "Update", headers, clock).json()["in_force"]
+    bodies = [{"type": "Cancel", "replaces": each} for each in (shown, newest)]
+    clock.now_s += 1
+    refused, done = (
+        client.post("/api/cap", json=body, headers=headers) for body in bodies
+    )
+
+    assert refused.status_code == 412
+    assert f"replaces must be the message in force, got {shown}" in refused.text
+    assert done.status_code == 200
+    assert len(entries(client)) == 3
 
 
 def test_messages_of_one_second_have_different_times(
@@ -200,23 +222,34 @@ def test_viewer_and_program_only_read(
 def test_page_makes_updates_and_cancels(
     workspace: Workspace, run_console: Callable[..., str], driver: Chrome
 ) -> None:
-    """With buttons below the downloads; the list survives new levels."""
-    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
+    """With buttons below the downloads; not what somebody else has made meanwhile."""
+    address = run_console(workspace.with_accounts())
+    driver.get(f"{address}?lang=ja")
     find(driver, "input[name=name]").send_keys("a-analyst")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     find(driver, "details.cap summary").click()
-    for count, kind in enumerate(("Alert", "Update", "Cancel"), start=1):
+    for count, kind in enumerate(("Alert", "Update"), start=1):
         find(driver, f"[data-cap={kind}]:enabled").click()
-        if kind == "Cancel":
-            driver.switch_to.alert.accept()
         find(driver, f"details.cap li:nth-child({count})[data-type]")
         picture(driver, f"cap-{kind.lower()}-ja")
+    no_problems(driver)
+    with httpx.Client(base_url=address, timeout=60) as other:
+        proof = log_in(other, "a-chief")
+        other.post("/api/cap", json={"type": "Update"}, headers=proof)
+    for words in ("ほかの職員が案を作成", "有効な案はありません"):
+        find(driver, "[data-cap=Cancel]:enabled").click()
+        driver.switch_to.alert.accept()
+        wait_until(partial(is_shown, driver, words))
+    picture(driver, "cap-cancel-ja")
 
     kinds = driver.find_elements(By.CSS_SELECTOR, "details.cap li")
     assert [each.get_attribute("data-type") for each in kinds] == [
         "Cancel",
         "Update",
+        "Update",
         "Alert",
     ]
-    assert "有効な案はありません" in text(driver, "details.cap")
-    no_problems(driver)
+
+
+def is_shown(driver: Chrome, words: str) -> bool:
+    return words in text(driver, "details.cap")

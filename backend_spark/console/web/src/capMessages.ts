@@ -1,6 +1,7 @@
 // CAP messages: make a draft, update or cancel the one in force, and the feed's address.
 import { el, replace } from "./dom";
-import { encode, get, post } from "./api";
+import { disableWhile } from "./actions";
+import { ApiError, encode, get, post } from "./api";
 import { formatTime, t } from "./i18n";
 
 type Kind = "Alert" | "Update" | "Cancel";
@@ -21,6 +22,8 @@ interface View {
 }
 
 const SHOWN = 5;
+// Status of a request that names another message than the one in force.
+const CHANGED = 412;
 
 // One element for the whole life of the page: the overview around it is drawn anew each second.
 export class CapMessages {
@@ -32,22 +35,25 @@ export class CapMessages {
   }
 
   private async open(): Promise<void> {
-    if (this.box.open) await this.load(() => get<View>("api/cap"));
+    if (this.box.open) await this.load();
   }
 
-  private async load(request: () => Promise<View>): Promise<void> {
+  private async load(): Promise<void> {
     try {
-      this.draw(await request());
-    } catch (error: unknown) {
-      const problem = el("p", { class: "problem", role: "alert" }, (error as Error).message);
-      this.content.querySelector(".problem")?.remove();
-      this.content.append(problem);
+      this.draw(await get<View>("api/cap"));
+    } catch (error) {
+      this.fail((error as Error).message);
     }
+  }
+
+  private fail(words: string): void {
+    this.content.querySelector(".problem")?.remove();
+    this.content.append(el("p", { class: "problem", role: "alert" }, words));
   }
 
   private draw(view: View): void {
     const kinds: Kind[] = view.in_force === null ? ["Alert"] : ["Update", "Cancel"];
-    const buttons = kinds.map((kind) => el("button", { type: "button", "data-cap": kind, onclick: () => void this.make(kind) }, t(`cap${kind}`)));
+    const buttons = kinds.map((kind) => el("button", { type: "button", "data-cap": kind, onclick: () => void disableWhile(this.content, () => this.make(kind, view.in_force)) }, t(`cap${kind}`)));
     const rows = view.messages.slice(0, SHOWN).map((each) => {
       const link = el("a", { href: `cap/${encode(each.identifier)}.xml`, download: "" }, `${t(`cap${each.type}Name`)} ${formatTime(each.at_s)}`);
       return el("li", { "data-type": each.type }, link, el("small", {}, ` ${each.status} – ${each.who}`), el("div", {}, each.title));
@@ -57,10 +63,15 @@ export class CapMessages {
     replace(this.content, el("p", { class: "hint" }, t("capHint")), state, view.may_edit ? el("div", { class: "form" }, ...buttons) : el("p", { class: "hint" }, t("needsAnalyst")), el("ul", { class: "files" }, ...rows), feed);
   }
 
-  private async make(kind: Kind): Promise<void> {
+  // What it replaces is the message that is shown, not one that somebody else has made meanwhile.
+  private async make(kind: Kind, replaces: string | null): Promise<void> {
     if (kind === "Cancel" && !confirm(t("capCancelAsk"))) return;
-    for (const button of this.content.querySelectorAll("button")) button.disabled = true;
-    await this.load(() => post<View>("api/cap", { type: kind }));
-    for (const button of this.content.querySelectorAll("button")) button.disabled = false;
+    try {
+      this.draw(await post<View>("api/cap", { type: kind, replaces }));
+    } catch (error) {
+      const isOther = error instanceof ApiError && error.status === CHANGED;
+      if (isOther) await this.load();
+      this.fail(isOther ? t("capChanged") : (error as Error).message);
+    }
   }
 }

@@ -21,6 +21,7 @@ const TEXTS = {
   capUpdateName: ["更新", "Update"],
   capCancelName: ["取消", "Cancel"],
   capCancelAsk: ["有効な案を取り消しますか？", "Cancel the draft in force?"],
+  capChanged: ["表示後にほかの職員が案を作成したため、実行していません。内容を確認してください。", "Not done: somebody else has made a draft since. Look at it first."],
   capNone: ["有効な案はありません。", "No draft is in force."],
   capInForce: ["有効な案：{id}", "In force: {id}"],
   lastWeek: ["7日間のデータ", "Data of 7 days"],
