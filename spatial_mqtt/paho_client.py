@@ -18,7 +18,7 @@ import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 import paho.mqtt.client as paho
@@ -160,7 +160,10 @@ class BatchingClient(paho.Client):
         """
         handed: list[SentPublication] = []
         packets: list[bytes] = []
-        with self._write_lock:  # so that no other write comes between
+        # The second lock keeps other writes out. paho's thread takes both in this order
+        # when it writes, after CONNACK, what was published with QoS 2 meanwhile.
+        is_stored = any(each.qos > 1 for each in publications)
+        with self._out_message_mutex if is_stored else nullcontext(), self._write_lock:
             for publication in publications:
                 if (refused := self._refuse_too_large(publication)) is not None:
                     handed.append(refused)

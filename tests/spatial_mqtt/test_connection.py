@@ -14,6 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from service_runtime.tls import Endpoint
+from spatial_mqtt import tcp
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.correlation import encode_correlation
 from spatial_mqtt.errors import BrokerError
@@ -98,6 +99,34 @@ def test_broker_delivers_correlation_data(
 
     assert (message.priority, message.message_id) == (5, "n:0123abcd:7")
     assert message.response_topic == "/custody/n"
+
+
+def test_publication_at_connack_does_not_stop_both_threads() -> None:
+    """After CONNACK paho writes what was published with QoS 2, with its lock held.
+
+    A Manager published its registry when it was connected; with bad luck it and paho's
+    thread then waited for each other until the watchdog ended the process.
+    """
+    policy = tcp.ConnectPolicy(lambda _: True)
+    client = BatchingClient(Session("a"), 1, print, print, policy)
+    message = [Publication("/1", b"x", qos=2)]
+    publisher = threading.Thread(
+        target=client.publish_together, args=(message,), daemon=True
+    )
+
+    def handle_connack() -> None:
+        with client._out_message_mutex:  # noqa: SLF001 - of paho
+            publisher.start()
+            publisher.join(0.5)  # waits for that lock
+            client.loop_write()
+
+    thread = threading.Thread(target=handle_connack, daemon=True)
+    thread.start()
+    thread.join(30)
+
+    assert not thread.is_alive()
+    publisher.join(30)
+    assert not publisher.is_alive()
 
 
 @pytest.mark.broker
