@@ -6,8 +6,6 @@ When a function of this module returns, what it wrote survives a power cut.
 import errno
 import logging
 import os
-import pwd
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,47 +80,6 @@ def make_folder(path: Path) -> None:
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that the disk or the quota is full."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
-
-
-def explain_denied(error: BaseException | None) -> str | None:
-    """What to do about a file that rights or a mount forbid; None for other errors."""
-    if not isinstance(error, OSError) or not isinstance(error.filename, str):
-        return None
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return _explain_rights(_find_denied(Path(error.filename)), error)
-    if error.errno == errno.EROFS:
-        return (
-            f"{error.filename} must be writable, got: {error.strerror}; in a unit, "
-            "name its folder in ReadWritePaths=; else check the disk by dmesg, and "
-            "mount it read-write"
-        )
-    return None
-
-
-def _find_denied(path: Path) -> Path:
-    """The first folder on the way that cannot be used, else the path or its folder."""
-    path = path.absolute()
-    for folder in reversed(path.parents):
-        if not os.access(folder, os.X_OK):
-            return folder
-    return path if path.exists() else path.parent
-
-
-def _explain_rights(path: Path, error: OSError) -> str:
-    user, status = _user_name(os.geteuid()), path.stat()
-    owner, mode = _user_name(status.st_uid), stat.filemode(status.st_mode)
-    return (
-        f"{path} must be accessible for the user {user}, got: {error.strerror} "
-        f"({mode}, owner {owner}); run this as {owner}, or give the folder to {user}: "
-        f"chown -R {user} {path}"
-    )
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _fsync(path: Path, flags: int) -> None:

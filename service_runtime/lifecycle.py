@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Final, NoReturn, Protocol
 
-from service_runtime.files import explain_denied
+from service_runtime.file_rights import explain_denied
 from service_runtime.settings import SettingsError
 from service_runtime.systemd import SystemdNotifier, read_watchdog_timeout_s
 from service_runtime.watchdog import Heartbeat, LoopWatchdog

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
+from service_runtime.file_rights import explain_denied
 from service_runtime.locks import LockHolder
 
 PR_CAPBSET_DROP = 24
@@ -96,6 +97,18 @@ def test_folder_of_another_user_is_named_with_the_remedy(
     assert f"{data} must be accessible for the user {user}, got: Permission" in line
     assert f"owner {user}); run this as {user}, or give the folder to {user}: " in line
     assert line.endswith(f"chown -R {user} {data}")
+
+
+def test_folder_of_the_system_is_given_to_nobody() -> None:
+    """`chown -R` of /var/lib would take it from every other program."""
+    missing = "/var/lib/no-such-folder"
+    words = explain_denied(PermissionError(errno.EACCES, "denied", missing)) or ""
+
+    assert words.startswith("/var/lib must be accessible")
+    assert "make a folder for" in words
+    assert "chown" not in words
+    gone = PermissionError(errno.EACCES, "denied", f"{missing}/queue.db")
+    assert explain_denied(gone) is None
 
 
 @pytest.mark.parametrize(
