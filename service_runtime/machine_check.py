@@ -32,7 +32,6 @@ from service_runtime.tls import (
     find_certificates,
     make_ssl_context,
     read_certificate_end,
-    select_certificate,
 )
 
 DISTRIBUTION: Final = "yamamori"
@@ -389,14 +388,15 @@ def check_tls_files(files: TlsFiles, now: datetime) -> Iterator[MachineFinding]:
     """Check that the files of TLS links fit together, and how long they are valid."""
     try:
         make_ssl_context(files)
-        certificate, key = select_certificate(files)
+        found = find_certificates(files)
+        certificate, key = found.usable[0]
         if certificate is None:
             return
         end = read_certificate_end(certificate)
     except TlsFileError as error:
         yield mend(error.field, "be usable", error.path, error.reason)
         return
-    for damaged in find_certificates(files).errors:
+    for damaged in found.errors:
         yield mend(damaged.field, "be usable", damaged.path, damaged.reason)
     subject = f"certificate {certificate}"
     if end <= now:

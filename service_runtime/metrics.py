@@ -94,10 +94,8 @@ def collect_loop_silence(watchdog: LoopWatchdog) -> Metric:
 
 def collect_certificate_end(files: TlsFiles) -> Metric:
     """End of the program's certificate; no sample without a certificate."""
-    if files.has_certificate:
-        samples: tuple[MetricSample, ...] = (MetricSample(_end_s(files)),)
-    else:
-        samples = ()
+    end_s = _end_s(files)
+    samples = () if end_s is None else (MetricSample(end_s),)
     return Metric(
         "yamamori_certificate_end_timestamp_seconds",
         "gauge",
@@ -106,10 +104,10 @@ def collect_certificate_end(files: TlsFiles) -> Metric:
     )
 
 
-def _end_s(files: TlsFiles) -> float:
+def _end_s(files: TlsFiles) -> float | None:
     try:
         path, _ = tls.select_certificate(files)
-        return 0.0 if path is None else tls.read_certificate_end(path).timestamp()
+        return None if path is None else tls.read_certificate_end(path).timestamp()
     except TlsFileError:
         return 0.0
 

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 COPY_SUFFIX: Final = ".copy"
 """Beside the renewed certificate and its key: the same once more."""
 
+CertificateFiles = tuple[str | None, str | None]
+"""Files of a certificate and its key; without a second one both are in the first."""
+
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -219,10 +222,6 @@ def make_ssl_context(files: TlsFiles) -> ssl.SSLContext:
     raise errors[0]
 
 
-Pair = tuple[str | None, str | None]
-"""Files of a certificate and its key; without a second one both are in the first."""
-
-
 @dataclass(frozen=True)
 class FoundCertificates:
     """Our own certificates.
@@ -232,7 +231,7 @@ class FoundCertificates:
         errors: Why others cannot be read.
     """
 
-    usable: list[Pair]
+    usable: list[CertificateFiles]
     errors: list[TlsFileError]
 
 
@@ -246,7 +245,7 @@ def find_certificates(files: TlsFiles) -> FoundCertificates:
     issued = (files.certificate, files.key)
     if files.renewed is None or not Path(files.renewed).is_file():
         return FoundCertificates([issued], [])
-    ends: dict[Pair, datetime] = {}
+    ends: dict[CertificateFiles, datetime] = {}
     errors: list[TlsFileError] = []
     copy = files.renewed + COPY_SUFFIX
     for pair in ((files.renewed, None), (copy, None), issued):
@@ -261,7 +260,7 @@ def find_certificates(files: TlsFiles) -> FoundCertificates:
     return FoundCertificates(sorted(ends, key=ends.__getitem__, reverse=True), errors)
 
 
-def select_certificate(files: TlsFiles) -> Pair:
+def select_certificate(files: TlsFiles) -> CertificateFiles:
     """Files of certificate and key: the renewed ones when they are valid for longer.
 
     Raises:
