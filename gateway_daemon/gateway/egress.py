@@ -115,8 +115,8 @@ class Egress:
         self._table = BrokerTable(-1, ())
         self._second: BrokerTable | None = None
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
-        self._is_settled, self._is_closed = True, False
-        self._pause = threading.Event()
+        self._is_settled = True
+        self._closed = threading.Event()
         self._leftovers: dict[BrokerInfo, bool] = {}
 
     @property
@@ -264,7 +264,7 @@ class Egress:
     def close(self) -> None:
         """Stop the uplinks and close the queues."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             for lane in self._lanes.values():
                 if lane.uplink is not None:
                     lane.uplink.stop()
@@ -391,9 +391,9 @@ class Egress:
         queue = move.lane.queue
         for priority in LADDER.descending:
             while self._move_batch(move, priority):
-                self._pause.wait(PAUSE_S)
+                self._closed.wait(PAUSE_S)
             with self._lock:
-                if self._is_closed:
+                if self._closed.is_set():
                     return False
                 queue.release(move.remaining)
             move.remaining.clear()
@@ -405,7 +405,7 @@ class Egress:
     def _move_batch(self, move: "_Move", priority: int) -> bool:
         """Move some messages; whether there were any."""
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 return False
             batch = move.lane.queue.lease(REROUTE_BATCH, priority=priority)
             by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}

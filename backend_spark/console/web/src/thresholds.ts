@@ -78,7 +78,6 @@ class ThresholdsPage {
     this.drawStates();
   }
 
-  // The state of versions changes when the job has scored; the form stays as it is.
   begin(): void {
     this.draw("");
     window.setTimeout(() => void this.poll(), POLL_MS);
@@ -88,6 +87,7 @@ class ThresholdsPage {
     return new ThresholdForm(this.view, this.canEdit, (draft) => void this.preview(draft), (draft) => void disableWhile(this.form.box, () => this.save(draft)));
   }
 
+  // The state of versions changes when the job has scored; the form stays as it is.
   private async poll(): Promise<void> {
     if (!this.form.box.isConnected) return;
     const { view } = this;
