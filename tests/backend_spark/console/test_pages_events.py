@@ -30,6 +30,14 @@ from sizes import sizes
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 
 RunConsole = Callable[..., str]
+WATCH_MOVES = """
+const body = document.querySelector(".event-list tbody");
+const {x, y} = body.querySelector(".acknowledge").getBoundingClientRect();
+window.atButton = () => document.elementFromPoint(x + 5, y + 5).className;
+new MutationObserver(() => { window.whenMoved ??= window.atButton(); })
+    .observe(body, {childList: true});
+"""
+"""Keep what a click hits where the first button was when rows have moved."""
 
 
 def log_in(driver: Chrome) -> None:
@@ -178,6 +186,44 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     assert kept == "現地へ向かう"
 
 
+def add_alert(workspace: Workspace) -> None:
+    """A new alert of a node, at the top of the list."""
+    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
+    row |= {"received_at": (NOW_S + 30) * 1_000_000}
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
+    path = str(workspace.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
+
+
+def test_event_that_is_acknowledged_leaves_the_choice_of_others(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """All boxes were empty after it."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    count = rows(driver)
+    press(driver, "tr[data-event]:nth-child(2) input")
+    press(driver, "tr[data-event]:nth-child(1) .acknowledge")
+    wait_until(lambda: rows(driver) == count - 1)
+
+    assert driver.find_elements(By.CSS_SELECTOR, "tr[data-event] input:checked")
+    assert find(driver, ".bulk").is_displayed()
+
+
+def test_click_on_a_row_that_has_just_moved_decides_nothing(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """A new event pushed another one under the pointer, which was acknowledged."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    count = rows(driver)
+    driver.execute_script(WATCH_MOVES)
+    assert "acknowledge" in driver.execute_script("return window.atButton()")
+    add_alert(workspace)
+    wait_until(lambda: rows(driver) == count + 1)
+
+    assert "acknowledge" not in driver.execute_script("return window.whenMoved")
+    wait_until(lambda: "acknowledge" in driver.execute_script("return atButton()"))
+
+
 @pytest.mark.long
 def test_new_event_rings_and_shows_in_the_title(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
@@ -189,11 +235,7 @@ def test_new_event_rings_and_shows_in_the_title(
     wait_until(lambda: driver.execute_script("return document.body.dataset.rang"))
     count = rows(driver)
     find(driver, "[data-tab=health]").click()
-    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
-    row |= {"received_at": (NOW_S + 30) * 1_000_000}
-    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(workspace.data / "tables" / "alerts")
-    write_deltalake(path, table, mode="append", schema_mode="merge")
+    add_alert(workspace)
     wait_until(lambda: driver.title.startswith(f"({count + 1}) レベル5相当"))
 
     wait_until(lambda: driver.execute_script("return document.body.dataset.rang > 1"))

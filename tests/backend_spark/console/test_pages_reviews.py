@@ -40,9 +40,13 @@ class ReviewsPage:
     def __init__(self, driver: Chrome, address: str, language: str) -> None:
         self.driver, self.clicks = driver, 0
         driver.get(f"{address}?lang={language}")
-        find(driver, "input[name=name]").send_keys("a-chief")
-        find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
-        wait_until(lambda: text(driver, ".headline .badge"))
+        self.log_in()
+
+    def log_in(self) -> None:
+        """Log in on the page that is open."""
+        find(self.driver, "input[name=name]").send_keys("a-chief")
+        find(self.driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+        wait_until(lambda: text(self.driver, ".headline .badge"))
 
     def click(self, css: str) -> None:
         """Click on an element as a person does."""
@@ -126,6 +130,25 @@ def test_doubt_is_rejected_in_four_clicks(
     run_job(workspace.data)
     wait_until(lambda: page.states() == ["applied"], 40)
     no_problems(driver)
+
+
+def test_reason_survives_the_end_of_the_session(address: str, driver: Chrome) -> None:
+    """It was lost with the page. Of a window that was closed, none is kept."""
+    page = ReviewsPage(driver, address, "ja")
+    page.click("[data-tab=reviews]")
+    page.click(f"{TILT} .reject")
+    page.write("現地で確認、変状なし")
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    page.save()
+    page.log_in()
+    page.click("[data-tab=reviews]")
+    page.click(f"{TILT} .reject")
+    kept = find(driver, ".review-form textarea").get_attribute("value")
+    page.click(".review-form .close")
+    page.click(f"{TILT} .reject")
+
+    assert kept == "現地で確認、変状なし"
+    assert find(driver, ".review-form textarea").get_attribute("value") == ""
 
 
 def test_nothing_is_saved_without_reason_and_consent(

@@ -26,6 +26,8 @@ interface Note {
 }
 
 const PAGE_ROWS = 50;
+// Time to see that rows have moved, before a click counts again.
+const MOVED_MS = 500;
 
 export async function drawEvents(container: HTMLElement, session: Session): Promise<void> {
   const page = new EventsPage(session);
@@ -58,6 +60,7 @@ class EventsPage {
   private wanted: EventState | "" = "open";
   private offset = 0;
   private again = 0;
+  private moved = 0;
   // One request at a time; a change meanwhile is fetched afterwards.
   readonly load = oneAtATime(() => this.fetch());
   readonly box: HTMLElement;
@@ -117,16 +120,25 @@ class EventsPage {
       return;
     }
     this.showStates(page.states);
+    const before = [...this.body.children];
     const shown = page.events.map((event) => this.row(event));
     const numbers = new Set(page.events.map((event) => event.number));
     for (const number of this.rows.keys()) if (!numbers.has(number)) this.drop(number);
     shown.forEach((row, at) => this.body.children[at] === row.line || this.body.insertBefore(row.line, this.body.children[at] ?? null));
+    if (before.some((line, at) => line.isConnected && this.body.children[at] !== line)) this.holdClicks();
     const last = Math.min(page.total, this.offset + page.events.length);
     this.count.textContent = page.total ? t("eventPage", { first: this.offset + 1, last, total: page.total }) : t("noEvents");
     this.back.disabled = this.offset === 0;
     this.on.disabled = last >= page.total;
     this.box.dataset["total"] = String(page.total);
     this.showBulk();
+  }
+
+  // A click may have been meant for the row that stood here before.
+  private holdClicks(): void {
+    clearTimeout(this.moved);
+    this.body.classList.add("moved");
+    this.moved = window.setTimeout(() => this.body.classList.remove("moved"), MOVED_MS);
   }
 
   private drop(number: number): void {
@@ -188,19 +200,19 @@ class EventsPage {
 
   private async decide(events: Map<number, number>, state: EventState, text: string): Promise<boolean> {
     replace(this.refused);
+    // The choice of other events stays.
+    const loadUnchosen = async () => {
+      this.all.checked = false;
+      for (const number of events.keys()) this.rows.get(number)?.choose(false);
+      await this.load();
+    };
     try {
       await post("api/events/state", { events: [...events.keys()], seen: [...events.values()], state, text });
-      this.all.checked = false;
-      this.chooseAll(false);
-      await this.load();
+      await loadUnchosen();
       return true;
     } catch (error) {
       this.refused.textContent = isConflict(error) ? t("eventChanged") : (error as Error).message;
-      if (isConflict(error)) {
-        this.all.checked = false;
-        this.chooseAll(false);
-        await this.load();
-      }
+      if (isConflict(error)) await loadUnchosen();
       return false;
     }
   }

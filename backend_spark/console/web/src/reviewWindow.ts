@@ -1,7 +1,8 @@
 // Window of a decision about readings: what it changes, the reason, and the consent to a level of 4 or more.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { encode, get, isConflict, post, ApiError } from "./api";
+import { encode, get, isConflict, post, ApiError, type Session } from "./api";
+import { discardDraft, keepDraft } from "./drafts";
 import { fetchNodes } from "./cellNames";
 import { sensorName } from "./sensorNames";
 import { table } from "./tables";
@@ -76,8 +77,8 @@ interface Effect {
   is_raised_now: boolean;
 }
 
-export function openReview(request: Request, onSaved: (view: View) => void): void {
-  const window_ = new ReviewWindow(request, onSaved);
+export function openReview(request: Request, session: Session, onSaved: (view: View) => void): void {
+  const window_ = new ReviewWindow(request, session, onSaved);
   document.body.append(window_.box);
   window_.box.showModal();
   window_.begin();
@@ -102,6 +103,7 @@ class ReviewWindow {
 
   constructor(
     private readonly request: Request,
+    session: Session,
     private readonly onSaved: (view: View) => void,
   ) {
     const { draft, unit } = request;
@@ -110,13 +112,16 @@ class ReviewWindow {
     const title = isRevert ? t("revertDecision") : { accepted: t("acceptDoubt"), good: t("rejectDoubt"), bad: t("markBad") }[draft.verdict];
     const hint = isRevert ? t("revertHint") : { accepted: t("acceptHint"), good: t("rejectHint"), bad: t("badHint") }[draft.verdict];
     this.why = el("textarea", { name: "why", maxlength: 500, required: needsWhy, "aria-label": t(needsWhy ? "reasonNeeded" : "reasonOptional"), placeholder: t(needsWhy ? "reasonNeeded" : "reasonOptional") });
+    // The reason stays when the session ends, which does not close the window.
+    const name = `review ${isRevert ? request.review : draft.verdict} ${draft.node} ${draft.name}`;
+    keepDraft(this.why, session, name);
     this.scope = request.kind === "decide" && request.isFree ? new ScopeFields(draft, () => void this.preview(), () => this.clear()) : null;
     this.save.textContent = t("saveDecision");
     const close = el("button", { type: "button", class: "close", onclick: () => this.box.close() }, t("close"));
     const facts = this.scope ? this.scope.box : el("p", {}, el("b", {}, draft.node), ` ${sensorName(draft.name, unit)} `, formatPeriod(draft.from_s, draft.to_s));
     this.form = el("form", { class: "review-form" }, facts, this.effect, this.consent, this.why, this.problem, el("div", { class: "buttons" }, this.save, close));
     this.box = el("dialog", { class: "node-window review-window", "aria-label": title }, el("h2", {}, title), el("p", { class: "hint" }, hint), this.form);
-    this.box.addEventListener("close", () => this.box.remove());
+    this.box.addEventListener("close", () => (this.box.remove(), discardDraft(this.why, session, name, this.why.value)));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       void this.send();

@@ -35,7 +35,7 @@ class ReviewsPage {
 
   constructor(
     private readonly container: HTMLElement,
-    session: Session,
+    private readonly session: Session,
   ) {
     this.canEdit = session.role === "chief";
   }
@@ -111,7 +111,7 @@ class ReviewsPage {
 
   private open(request: Request): void {
     this.done.textContent = "";
-    openReview(request, (view) => {
+    openReview(request, this.session, (view) => {
       this.asked++;
       this.show(view);
       // The answer has the usual range.
