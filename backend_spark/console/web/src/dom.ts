@@ -1,4 +1,4 @@
-// DOM elements built without HTML text, so that names of nodes cannot inject code.
+// DOM elements built without HTML text, so that names of nodes cannot inject code; tables of them.
 
 export type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | EventListener | undefined>;
@@ -34,4 +34,21 @@ export function svg(
 
 export function replace(parent: Element, ...children: Child[]): void {
   parent.replaceChildren(...children.filter((c): c is Node | string => !!c));
+}
+
+// A table becomes cards on a narrow screen, where each cell states its column.
+export interface Table {
+  box: HTMLTableElement;
+  fill: (rows: HTMLTableRowElement[]) => void;
+}
+
+export function table(style: string, columns: string[], rows: HTMLTableRowElement[] = []): Table {
+  const body = el("tbody", {});
+  const fill = (wanted: HTMLTableRowElement[]) => {
+    for (const row of wanted) [...row.cells].forEach((cell, at) => (cell.dataset.column = columns[at] ?? ""));
+    replace(body, ...wanted);
+  };
+  fill(rows);
+  const head = el("tr", {}, ...columns.map((words) => el("th", { scope: "col" }, words)));
+  return { box: el("table", { class: `list cards ${style}` }, el("thead", {}, head), body), fill };
 }

@@ -1,12 +1,10 @@
 // Window of an event: what happened, what was decided, who was notified, and a decision of one's own.
 import { el, replace } from "./dom";
-import { disableWhile, oneAtATime, RETRY_MS } from "./actions";
+import { disableWhile, oneAtATime, RETRY_MS, discardDraft, keepDraft } from "./actions";
 import { badge } from "./badges";
 import { get, isConflict, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
-import { discardDraft, keepDraft } from "./drafts";
-import { placeOf, stateOf, timesOf } from "./eventFields";
-import { STATES, type EventDetail, type EventState, type HistoryLine } from "./eventTypes";
+import { placeOf, stateOf, timesOf, STATES, type EventDetail, type EventState, type HistoryLine } from "./eventFields";
 import { notificationLine } from "./notifications";
 
 export function showEvent(number: number, session: Session, canEdit: boolean): void {

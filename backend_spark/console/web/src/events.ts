@@ -1,16 +1,14 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
-import { disableWhile, oneAtATime, RETRY_MS } from "./actions";
+import { disableWhile, oneAtATime, RETRY_MS, discardDraft, keepDraft } from "./actions";
 import { badge } from "./badges";
 import { get, isConflict, post, type Session } from "./api";
 import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
-import { discardDraft, keepDraft } from "./drafts";
-import { placeOf, reasonsOf, stateOf, timesOf } from "./eventFields";
+import { placeOf, reasonsOf, stateOf, timesOf, STATES, type EventRow, type EventState } from "./eventFields";
 import { showEvent } from "./eventWindow";
 import { Notifications } from "./notifications";
-import { STATES, type EventRow, type EventState } from "./eventTypes";
 
 interface Page {
   revision: number;

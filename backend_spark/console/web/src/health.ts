@@ -1,12 +1,10 @@
 // Table of nodes and gateways: last seen, delay, clock, power, quality flags. The server
 // sends the worst nodes of those whose id contains the text of the filter.
-import { table } from "./tables";
-import { el, replace } from "./dom";
-import type { Gateway } from "./types";
+import { table, el, replace } from "./dom";
+import { type Gateway, get } from "./api";
 import { flagBadge, outputBadge } from "./badges";
 import { showNode } from "./node";
-import { nodePlace } from "./cellNames";
-import { get } from "./api";
+import { nodePlace } from "./names";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
 
 interface NamedReading {

@@ -1,17 +1,16 @@
 // The page: session, tabs, map, panel and slider.
 
 import { followAddress } from "./address";
-import { showAccount } from "./account";
+import { showAccount, loginForm } from "./account";
 import { el, replace } from "./dom";
 import { Attention } from "./attention";
-import { loginForm } from "./login";
 import { LevelMap } from "./map";
 import { showNode } from "./node";
 import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
 import { get, post, setProof, type Session } from "./api";
-import { nodesIn } from "./cellNames";
+import { nodesIn } from "./names";
 import { presetNodes } from "./series";
 import { Slider } from "./slider";
 import { State } from "./state";

@@ -1,14 +1,11 @@
 // Map: cells as polygons in the colours and patterns of their levels, nodes, gateways.
 import type * as maplibre from "maplibre-gl";
-
 import { el } from "./dom";
-import type { Gateway } from "./types";
+import { type Gateway, get, type Session } from "./api";
 import { CellLayer, boundsOf } from "./cellLayer";
 import { gatewayIcon } from "./levelPatterns";
-import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
-import { get } from "./api";
+import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./names";
 import { groundStyle, hasGround } from "./ground";
-import type { Session } from "./api";
 import type { State } from "./state";
 import { formatAgo, severity, t, type Key } from "./i18n";
 

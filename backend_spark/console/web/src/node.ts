@@ -1,13 +1,11 @@
 // Window of a node: its readings over 72 hours, with flags and limits.
 import { el } from "./dom";
 import { weekLinks } from "./rowLinks";
-import type { NodeState } from "./types";
+import { type NodeState, get, encode } from "./api";
 import { timeChart } from "./timeChart";
 import { flagBadge } from "./badges";
-import { nodePlace } from "./cellNames";
-import { get, encode } from "./api";
+import { nodePlace, sensorName, unitName } from "./names";
 import { openSeries } from "./series";
-import { sensorName, unitName } from "./sensorNames";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
 
 interface Readings {

@@ -2,7 +2,7 @@
 import { el, replace } from "./dom";
 import { disableWhile } from "./actions";
 import { get, post, type Session } from "./api";
-import type { NotificationLine } from "./eventTypes";
+import type { NotificationLine } from "./eventFields";
 import { formatTime, t, type Key } from "./i18n";
 
 interface View {

@@ -4,7 +4,7 @@ import { el, replace } from "./dom";
 import { CapMessages } from "./capMessages";
 import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
 import { badge, NODE_STATES } from "./badges";
-import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./cellNames";
+import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./names";
 import type { State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
 

@@ -2,12 +2,11 @@
 import { el, replace } from "./dom";
 import { oneAtATime, RETRY_MS } from "./actions";
 import { weekLinks } from "./rowLinks";
-import type { CellPanel, NodeState } from "./types";
+import { type CellPanel, type NodeState, get, encode, ApiError, type Session } from "./api";
 import { destroyCharts, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
-import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./cellNames";
+import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./names";
 import { fetchMoment, fetchSeries, type Moment } from "./replayData";
-import { get, encode, ApiError, type Session } from "./api";
 import { openSeries } from "./series";
 import { WayBack } from "./wayBack";
 import { openTab } from "./tabs";

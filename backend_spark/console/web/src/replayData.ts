@@ -1,6 +1,5 @@
 // Requests of the replay: levels of a span, and one cell in it.
-import type { CellPanel } from "./types";
-import { getBytes, get, encode } from "./api";
+import { type CellPanel, getBytes, get, encode } from "./api";
 
 export type Known = "now" | "then";
 

@@ -1,13 +1,10 @@
 // Window of a decision about readings: what it changes, the reason, and the consent to a level of 4 or more.
-import { el, replace } from "./dom";
+import { el, replace, table } from "./dom";
 import { badge } from "./badges";
-import { encode, get, isConflict, post, ApiError, type Session } from "./api";
-import { discardDraft, keepDraft } from "./drafts";
-import { fetchNodes } from "./cellNames";
-import { sensorName } from "./sensorNames";
-import { table } from "./tables";
+import { encode, get, isConflict, post, ApiError, type Session, type NodeState, type Reason } from "./api";
+import { discardDraft, keepDraft } from "./actions";
+import { fetchNodes, sensorName } from "./names";
 import { formatPeriod, formatTime, fromDateField, t, toDateField } from "./i18n";
-import type { NodeState, Reason } from "./types";
 
 export interface Draft {
   node: string;

@@ -1,12 +1,10 @@
 // Review of readings: doubtful spans to judge, and the decisions with their state.
-import { el, replace } from "./dom";
+import { el, replace, table } from "./dom";
 import { badge, flagBadge } from "./badges";
 import { get, type Session } from "./api";
-import { cellLabel, fetchNodes } from "./cellNames";
+import { cellLabel, fetchNodes, sensorName, unitName } from "./names";
 import { openReview, type Decision, type Draft, type Request, type Span, type View } from "./reviewWindow";
 import { openSeries } from "./series";
-import { sensorName, unitName } from "./sensorNames";
-import { table } from "./tables";
 import { currentLanguage, formatPeriod, formatTime, t } from "./i18n";
 
 const POLL_MS = 10_000;

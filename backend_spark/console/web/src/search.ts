@@ -1,6 +1,6 @@
 // Search of places, addresses and nodes by name; a result is shown on the map.
 import { get } from "./api";
-import { fetchNodes } from "./cellNames";
+import { fetchNodes } from "./names";
 import { el, replace } from "./dom";
 import { t, type Key } from "./i18n";
 import type { LevelMap } from "./map";

@@ -1,14 +1,11 @@
 // Series of nodes over a range: rain with its totals, readings, movement, doubtful readings.
-import { el, replace } from "./dom";
+import { el, replace, table } from "./dom";
 import { flagBadge } from "./badges";
-import { fetchNodes, nodePlace } from "./cellNames";
-import { get } from "./api";
+import { fetchNodes, nodePlace, sensorName, unitName } from "./names";
+import { get, type Reason } from "./api";
 import { rowLinks } from "./rowLinks";
-import { sensorName, unitName } from "./sensorNames";
 import { destroyCharts, timeChart, type Limit, type Track } from "./timeChart";
-import { table } from "./tables";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
-import type { Reason } from "./types";
 
 interface Rain {
   begin_s: number;

@@ -1,6 +1,5 @@
 // Skill of a season: levels compared with landslides by days, hours and lead times.
-import { table } from "./tables";
-import { el, replace, type Child } from "./dom";
+import { table, el, replace, type Child } from "./dom";
 import { disableWhile } from "./actions";
 import { badge } from "./badges";
 import { get, post, type Session } from "./api";

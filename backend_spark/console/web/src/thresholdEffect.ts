@@ -1,10 +1,9 @@
 // Effect of a change of thresholds: lines, levels of 72 hours, and the last storms.
 import { badge } from "./badges";
-import { cellName } from "./cellNames";
-import { el } from "./dom";
+import { cellName } from "./names";
+import { el, table } from "./dom";
 import { formatPeriod, formatTime, t } from "./i18n";
 import { snakeChart, type Lines } from "./snakeChart";
-import { table } from "./tables";
 
 interface Storm {
   begin_s: number;

@@ -1,10 +1,9 @@
 // Thresholds: those in force, the effect of a change, and the versions with their state.
-import { el, replace } from "./dom";
+import { el, replace, table } from "./dom";
 import { disableWhile } from "./actions";
 import { get, post, encode, type Session } from "./api";
-import { cellLabel, cellName } from "./cellNames";
+import { cellLabel, cellName } from "./names";
 import { drawEffect, type Effect } from "./thresholdEffect";
-import { table } from "./tables";
 import { t, formatTime, type Key } from "./i18n";
 
 interface Limits {
