@@ -13,14 +13,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from backend_spark.console import level_grid
-from backend_spark.console.events import QUIET_S, Event, EventBook, Sign, slope_of
+from backend_spark.console.events import (
+    QUIET_S,
+    Event,
+    EventBook,
+    EventState,
+    Sign,
+    slope_of,
+)
 from backend_spark.console.level_grid import HELD_OFFSET, MISSING, NO_JUDGEMENT
 from backend_spark.console.live_state import LiveState, TableFeed
 from backend_spark.i18n import message_reasons
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from backend_spark.tables.store import Folder
-from slope_science.findings import WARNING
+from slope_science.findings import EMERGENCY, WARNING
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason, reason_to_json
@@ -65,7 +72,7 @@ class EventDetector:
     tables: Folder
     min_level: int = WARNING
     _version: int | None = None
-    _calm: "CalmSteps | None" = None
+    _steps: "LevelSteps | None" = None
     _rows: dict[int, bytes] = field(default_factory=dict)
     _known: dict[str, float] = field(default_factory=dict)
     _unwritten: list[Sign] = field(default_factory=list)
@@ -89,10 +96,10 @@ class EventDetector:
         now_s = self.live_state.clock()
         with self.events.batch():
             for sign in sorted(self._unwritten, key=lambda sign: sign.at_s):
-                self._end(self.events.in_force(sign.slope), sign.at_s, now_s)
+                self._follow(self.events.in_force(sign.slope), sign.at_s, now_s)
                 self.events.add(sign, now_s)
             if is_new:
-                self._end(self.events.in_force(), self.live_state.now_s(), now_s)
+                self._follow(self.events.in_force(), self.live_state.now_s(), now_s)
         self._version = version
         self._unwritten.clear()
         return self.events.summary().revision
@@ -114,7 +121,8 @@ class EventDetector:
             grid = self.live_state.grid
             levels, tokens = grid.levels.copy(), list(grid.tokens)
             latest, begin_s = list(grid.latest), grid.begin_s
-        self._calm = CalmSteps(levels, grid.row_of, begin_s, self.min_level)
+        rows = {token: row for row, token in enumerate(tokens)}
+        self._steps = LevelSteps(levels, latest, rows, begin_s, self.min_level)
         hot = np.flatnonzero((_known_levels(levels) >= self.min_level).any(axis=1))
         signs: list[Sign] = []
         for row in hot.tolist():
@@ -145,10 +153,15 @@ class EventDetector:
         if latest.level is not None and latest.level >= self.min_level:
             yield _level_sign(token, latest.level, latest.at_s, latest.at_s, latest)
 
-    def _end(self, events: list[Event], until_s: float, now_s: float) -> None:
-        """End the events that ended before a moment."""
+    def _follow(self, events: list[Event], until_s: float, now_s: float) -> None:
+        """Write which events rose again, and which ended before a moment."""
         for event in events:
             end_s = self._end_of(event)
+            if self._steps is not None and event.cell is not None:
+                event.newest = self._steps.newest(event.cell)
+                rise = self._steps.find_rise(event, end_s or until_s)
+                if rise is not None:
+                    self.events.rise_again(event, rise, now_s)
             if end_s is not None and end_s < until_s:
                 self.events.end(event, end_s, now_s)
 
@@ -156,14 +169,15 @@ class EventDetector:
         """Unix time of the end of an event; None while it lasts."""
         if event.cell is None:
             return event.last_s + QUIET_S
-        return None if self._calm is None else self._calm.end(event.cell, event.last_s)
+        return None if self._steps is None else self._steps.end(event)
 
 
-class CalmSteps:
-    """Steps in which cells were judged below the lowest level of events.
+class LevelSteps:
+    """Levels of cells by step: where an event ends, and where it rises again.
 
     Args:
         levels: Of all cells.
+        latest: Newest row of each cell.
         row_of: Row of each cell.
         begin_s: Unix time of the first column.
         min_level: Lowest level of events.
@@ -172,24 +186,63 @@ class CalmSteps:
     def __init__(
         self,
         levels: level_grid.Bytes,
+        latest: list[level_grid.LatestRow],
         row_of: dict[str, int],
         begin_s: int,
         min_level: int,
     ) -> None:
-        self._levels, self._row_of = levels, row_of
+        self._levels, self._latest, self._row_of = levels, latest, row_of
         self._begin_s, self._min_level = begin_s, min_level
 
-    def end(self, cell: str, after_s: int) -> int | None:
-        """Unix time at which a cell had been calm for an hour after a moment."""
-        row = self._row_of.get(cell)
-        if row is None or row >= len(self._levels):
-            return None
-        from_step = max(0, (after_s - self._begin_s) // STEP_S + 1)
-        calm = np.flatnonzero(_is_calm(self._levels[row, from_step:], self._min_level))
+    def end(self, event: Event) -> int | None:
+        """Unix time at which a cell had been calm for an hour after the last sign."""
+        step, levels = self._after(event.cell, event.last_s)
+        calm = np.flatnonzero(_is_calm(levels, self._min_level))
         if len(calm) < CLEAR_STEPS:
             return None
-        step = from_step + int(calm[CLEAR_STEPS - 1])
-        return self._begin_s + step * STEP_S
+        return self._begin_s + (step + int(calm[CLEAR_STEPS - 1])) * STEP_S
+
+    def newest(self, cell: str) -> tuple[int, int] | None:
+        """Newest known level of a cell, and the Unix time of its step."""
+        _, levels = self._after(cell, 0)
+        known = _known_levels(levels)
+        steps = np.flatnonzero(known)
+        if not len(steps):
+            return None
+        step = int(steps[-1])
+        return int(known[step]), self._begin_s + step * STEP_S
+
+    def find_rise(self, event: Event, until_s: float) -> Sign | None:
+        """Next rise of an event above what people know.
+
+        That is a higher level, or, once somebody has decided, one that returns after an
+        hour below it.
+        """
+        level, known_s = event.known
+        step, levels = self._after(event.cell, known_s)
+        levels = levels[: max(0, int(until_s - self._begin_s) // STEP_S - step + 1)]
+        levels = np.concatenate([np.array([level], np.uint8), levels])
+        lowest = event.call_level()
+        known = _known_levels(levels)
+        firsts = np.flatnonzero(known > max(level, lowest - 1))[:1].tolist()
+        if event.state is not EventState.OPEN:
+            for each in range(lowest, EMERGENCY + 1):
+                firsts += [first for first, _ in hot_runs(levels, each)[1:2]]
+        if not firsts:
+            return None
+        first = min(firsts)
+        at_s = self._begin_s + (step + first - 1) * STEP_S
+        latest = self._latest[self._row_of[event.slope]]
+        why = latest if latest.level == known[first] else None
+        return _level_sign(event.slope, int(known[first]), at_s, at_s, why)
+
+    def _after(self, cell: str | None, at_s: int) -> tuple[int, level_grid.Bytes]:
+        """First step after a Unix time, and the levels of a cell from it on."""
+        step = max(0, (at_s - self._begin_s) // STEP_S + 1)
+        row = self._row_of.get(cell or "")
+        if row is None or row >= len(self._levels):
+            return step, np.empty(0, np.uint8)
+        return step, self._levels[row, step:]
 
 
 def hot_runs(levels: level_grid.Bytes, min_level: int) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
 from backend_spark.i18n import reasons_of
 from slope_science.causes import Cause, observed_causes
+from slope_science.findings import DANGER, WARNING
 from slope_science.reasons import Reason
 
 CLEAR_S: Final = 3600
@@ -46,7 +47,8 @@ class EventState(StrEnum):
 
 
 _JUDGED_FALSE: Final = (EventState.FALSE_ALARM, EventState.CLOSED)
-"""States that hold for the causes known at the time: a new cause reopens the event."""
+"""States that hold for what was known at the time: a new cause, or the message of
+another node, reopens the event."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class Event:
         who: Who decided; empty for an event that nobody has seen.
         text: Remark of that decision.
         failed_s: Earliest and latest time of the landslide, if the slope failed.
+        known: Level that people know, and the Unix time of its step: that of the newest
+            entry that called them, or of what they saw when they decided.
+        newest: Newest level of the cell with the time of its step; in memory only.
         entries: Numbers of its journal entries.
         asked: Number of the newest entry that whoever decides must know: it opened,
             rose or reopened, or another person decided.
@@ -122,6 +127,8 @@ class Event:
     who: str = ""
     text: str = ""
     failed_s: tuple[float, float] | None = None
+    known: tuple[int, int] = (0, 0)
+    newest: tuple[int, int] | None = None
     entries: list[int] = field(default_factory=list)
     asked: int = 0
     calls: set[int] = field(default_factory=set)
@@ -143,7 +150,13 @@ class Event:
         """What a sign changes that is written: ``rose``, ``cause`` or nothing."""
         if sign.level > self.peak:
             return "rose"
-        return "cause" if sign.causes - self.causes else ""
+        is_other = sign.node is not None and sign.node not in self.nodes
+        is_later = sign.at_s > self.state_s and self.state in _JUDGED_FALSE
+        return "cause" if sign.causes - self.causes or (is_other and is_later) else ""
+
+    def call_level(self) -> int:
+        """Lowest level whose return calls people again."""
+        return WARNING if self.state in _JUDGED_FALSE else DANGER
 
     def count(self, sign: Sign) -> bool:
         """Take the time of a sign, and count its message once; whether it is new."""
@@ -163,6 +176,7 @@ class Event:
         self.messages = max(self.messages, before.messages)
         self.nodes |= before.nodes
         self.keys |= before.keys
+        self.newest = before.newest
 
     def take(self, entry: JournalEntry) -> None:
         """Fold one more entry of kind ``alert``."""
@@ -177,10 +191,7 @@ class Event:
         codes = tuple(body.get("reason_codes") or ())
         reasons = _parsed(codes, tuple(body["reasons"]))
         causes = observed_causes(reasons)
-        if body["level"] > self.peak:
-            self._rise(body["level"], body["step_s"], reasons)
-        elif causes - self.causes and self.state in _JUDGED_FALSE:
-            self._reopen()
+        self._take_level(body, reasons, causes)
         if body["level"] == self.peak and reasons and not self.reasons:
             self.reasons = reasons
         self.causes |= causes
@@ -190,24 +201,52 @@ class Event:
         if body.get("node"):
             self.nodes |= {body["node"]}
 
-    def _rise(self, level: int, at_s: int, reasons: tuple[Reason, ...]) -> None:
-        self.peak, self.peak_s, self.reasons = level, at_s, reasons
-        if self.state is not EventState.SLOPE_FAILED:
-            self._reopen()
+    def _take_level(
+        self,
+        body: dict[str, Any],
+        reasons: tuple[Reason, ...],
+        causes: frozenset[Cause],
+    ) -> None:
+        is_other = body.get("node") is not None and body["node"] not in self.nodes
+        if body["level"] > self.peak:
+            self.peak, self.peak_s = body["level"], body["step_s"]
+            self.reasons = reasons
+            self._reopen(body)
+        elif body["what"] == "rose":  # again, after a lower level
+            self._reopen(body)
+        elif (causes - self.causes or is_other) and self.state in _JUDGED_FALSE:
+            self.state = EventState.OPEN
 
-    def _reopen(self) -> None:
+    def _reopen(self, body: dict[str, Any]) -> None:
         self.state = EventState.OPEN
+        self.known = body["level"], body["step_s"]
 
     def decide(self, entry: JournalEntry) -> None:
         """Fold the decision of a person."""
         body = entry.body
         self.entries.append(entry.id)
         self.asked = entry.id
-        self.state = EventState(body.get("state", EventState.ACKNOWLEDGED))
+        before, self.state = self.state, EventState(body.get("state", "acknowledged"))
         self.state_s, self.who, self.text = entry.at_s, entry.who, body["text"]
-        self.failed_s = None
+        level, step_s = body.get("level", self.known[0]), body.get("step_s", entry.at_s)
+        self.known = level, round(step_s)
         if self.state is EventState.SLOPE_FAILED:
             self.failed_s = (body["from_s"], body["to_s"])
+        elif EventState.SLOPE_FAILED is before or self.state is EventState.FALSE_ALARM:
+            self.failed_s = None  # a corrected verdict, not what followed a new rise
+
+    def seen_level(self, now_s: float) -> dict[str, int]:
+        """Level that a person sees who decides now, for the body of the decision.
+
+        A level that called people within the last hour counts on: the levels of the
+        cell follow a message, and a short dip is none.
+        """
+        if self.newest is None:
+            return {}
+        level, step_s = self.newest
+        if self.known[1] > now_s - CLEAR_S:
+            level = max(level, self.known[0])
+        return {"level": level, "step_s": step_s}
 
 
 @dataclass(frozen=True)
@@ -316,7 +355,8 @@ class EventBook:
         event.take(entry)
         if body["what"] == "message":
             event.count(_message_sign(slope, body))
-        if event.state is EventState.OPEN and was != (event.state, event.peak):
+        is_call = was != (event.state, event.peak) or body["what"] == "rose"
+        if event.state is EventState.OPEN and is_call:
             event.calls.add(entry.id)
             event.asked = entry.id
             self._newest = entry.id
@@ -381,6 +421,12 @@ class EventBook:
         key = f"{sign.slope} {change} {sign.level} {sign.at_s} {sign.key}".strip()
         self._append(now_s, [JournalDraft("alert", key, "", body)])
 
+    def rise_again(self, event: Event, sign: Sign, now_s: float) -> None:
+        """Write that the level of an event rose above what people know of it."""
+        with self._lock:
+            self._write(sign, event, "rose", now_s)
+            event.count(sign)
+
     def end(self, event: Event, at_s: int, now_s: float) -> None:
         """Write the end of an event at a Unix time."""
         with self._lock:
@@ -399,8 +445,9 @@ class EventBook:
             body: ``state`` and ``text``; the times of a landslide.
         """
         with self._lock:
-            subject = self._events[number].slope
-            draft = JournalDraft("event_state", subject, who, {"event": number, **body})
+            event = self._events[number]
+            body = {"event": number, **body, **event.seen_level(now_s)}
+            draft = JournalDraft("event_state", event.slope, who, body)
             self._append(now_s, [draft])
 
     def _append(self, now_s: float, drafts: list[JournalDraft]) -> None:

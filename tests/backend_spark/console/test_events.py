@@ -2,9 +2,11 @@
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -29,9 +31,11 @@ from backend_spark.console.audit_log import Journal, JournalDraft, check_journal
 from backend_spark.console.event_detector import (
     CLEAR_STEPS,
     MESSAGE_COLUMNS,
+    EventDetector,
     hot_runs,
 )
 from backend_spark.console.events import EventBook, EventFilter, EventState, Sign
+from backend_spark.console.level_grid import HELD_OFFSET, STEPS, LatestRow, LevelGrid
 from backend_spark.console.routes.events import event_page
 
 OpenApp = Callable[..., httpx.Client]
@@ -184,13 +188,14 @@ def test_higher_level_is_the_same_event(workspace: Workspace, clock: Clock) -> N
         ("false_alarm", level(4, 60, [RAIN]), "false_alarm"),
         ("false_alarm", message(1, 60, 4), "open"),
         ("closed", message(1, 60, 4), "open"),
-        ("slope_failed", level(5, 60), "slope_failed"),
+        ("closed", message(1, 60, 4, [RAIN]), "open"),
+        ("slope_failed", level(5, 60), "open"),
     ],
 )
 def test_decision_holds_until_there_is_new_evidence(
     book: EventBook, path: Path, state: str, sign: Sign, after: str
 ) -> None:
-    """A higher level reopens an event; a new cause only what was judged harmless."""
+    """A higher level reopens an event; other news only what was judged harmless."""
     book.add(level(4, 0, [RAIN]), 1.0)
     (event,) = book.select(EventFilter())
     times = {"from_s": 0.0, "to_s": 1.0}
@@ -204,6 +209,137 @@ def test_decision_holds_until_there_is_new_evidence(
         event.peak,
         event.causes,
     )
+
+
+class RisingSlope:
+    """A slope whose levels a test gives, one a step, with the console on it.
+
+    Args:
+        path: Folder of the journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.levels: list[int] = []
+        self.book = EventBook(Journal(path / "journal.sqlite"))
+
+    @property
+    def now_s(self) -> int:
+        """Unix time of the newest step."""
+        return NOW_S + len(self.levels) * STEP_S
+
+    def follow(self, *levels: int) -> list[tuple[str, int, bool]]:
+        """Add steps; a console starts and detects after each of them.
+
+        Returns:
+            Of each event: its state, how often it called people, whether it is over.
+        """
+        for each in levels:
+            self.levels.append(each)
+            self._detect()
+        return [
+            (e.state.value, len(e.calls), e.over_s is not None)
+            for e in sorted(self.book.select(EventFilter()), key=lambda e: e.number)
+        ]
+
+    def _detect(self) -> None:
+        grid = LevelGrid(self.now_s, [CELL], row_of={CELL: 0})
+        grid.levels = np.zeros((1, STEPS), np.uint8)
+        grid.levels[0, -len(self.levels) :] = self.levels
+        more = dict.fromkeys(("tanks", "r60_mm", "received_s", "history_days"))
+        level = self.levels[-1] % HELD_OFFSET or None
+        grid.latest = [LatestRow(self.now_s, level, (), **more, n_nodes=1, flags=0)]
+        live: Any = SimpleNamespace(
+            version=self.now_s,
+            grid=grid,
+            lock=threading.Lock(),
+            clock=lambda: float(self.now_s),
+            now_s=lambda: float(self.now_s),
+        )
+        EventDetector(live, self.book, Path("/nonexistent")).detect()
+
+    def decide(self, state: str) -> None:
+        """Decide about the newest event."""
+        event = max(self.book.select(EventFilter()), key=lambda e: e.number)
+        times = {"from_s": 0.0, "to_s": 1.0} if state == "slope_failed" else {}
+        self.book.decide(event.number, "suzuki", self.now_s, decision(state) | times)
+
+
+@pytest.fixture
+def slope(tmp_path: Path) -> RisingSlope:
+    """A slope without levels."""
+    return RisingSlope(tmp_path)
+
+
+HOUR = CLEAR_STEPS
+
+
+@pytest.mark.parametrize("state", ["acknowledged", "checked", "closed", "slope_failed"])
+def test_level_that_returns_calls_people_again(slope: RisingSlope, state: str) -> None:
+    """The second front of a night: nobody was notified, and the event stayed closed."""
+    slope.follow(4, 4, 4)
+    slope.decide(state)
+    quiet = slope.follow(*[3] * HOUR)
+    risen = slope.follow(4)
+    slope.decide("acknowledged")
+
+    assert quiet == [(state, 1, False)]
+    assert risen == [("open", 2, False)]
+    assert slope.follow(4, 4) == [("acknowledged", 2, False)]
+    (event,) = slope.book.select(EventFilter())
+    assert (event.failed_s is not None) is (state == "slope_failed")
+
+
+def test_level_above_the_one_that_was_judged_calls_people(slope: RisingSlope) -> None:
+    """Also below the peak of hours ago, and once more when it goes on to the peak."""
+    slope.follow(5, *[5] * 12, *[3] * 4)
+    slope.decide("false_alarm")
+
+    assert slope.follow(4) == [("open", 2, False)]
+    assert slope.follow(4, 5) == [("open", 3, False)]
+    assert slope.book.summary().count == 1
+
+
+def test_level_that_flutters_calls_nobody_again(slope: RisingSlope) -> None:
+    """Within the hour, or where silence lay between, which is no calm."""
+    slope.follow(4)
+    slope.decide("acknowledged")
+
+    assert slope.follow(3, 3, 4, 3, 4) == [("acknowledged", 1, False)]
+    assert slope.follow(*[0] * HOUR, 14, 4) == [("acknowledged", 1, False)]
+
+
+def test_level_that_returned_while_the_console_was_down_is_found(
+    slope: RisingSlope, tmp_path: Path
+) -> None:
+    """Though it has fallen again and the event is over; once, whoever starts again."""
+    slope.follow(4)
+    slope.decide("closed")
+    slope.levels += [*[3] * HOUR, 4, 3, *[1] * HOUR, 1]
+    found = slope.follow(1)
+    slope.book = EventBook(Journal(tmp_path / "journal.sqlite"))
+
+    assert found == [("open", 2, True)]
+    assert slope.follow(1) == found
+
+
+def test_alarm_of_another_node_reopens_what_was_judged_harmless(
+    book: EventBook, path: Path
+) -> None:
+    """Its wire was cut hours after a false alarm; one's own repeats do not count."""
+    book.add(message(1, 0), 1.0)
+    (event,) = book.select(EventFilter())
+    book.decide(event.number, "suzuki", 100.0, decision("false_alarm"))
+    book.add(message(2, 200), 201.0)
+    before = event.state
+    other = Sign(CELL, "m", 5, 300, 300, "m:b:1", (WIRE,), (WIRE,))
+    book.add(other, 301.0)
+
+    assert (before, event.state) == ("false_alarm", "open")
+    again = EventBook(Journal(path))
+    again.decide(event.number, "suzuki", 400.0, decision("false_alarm"))
+    again.add(other, 500.0)
+    (event,) = again.select(EventFilter())
+    assert event.state == "false_alarm"
 
 
 def test_missing_data_end_no_event() -> None:
