@@ -59,6 +59,9 @@ class AttemptRate:
     interval_s: float
 
 
+SET_BACK_S: Final = 60.0
+"""A clock that is earlier by more than this was set back."""
+
 NAME_RATE: Final = AttemptRate(20, 120.0)
 """Guesses at one name, from all addresses: 720 a day."""
 
@@ -95,7 +98,8 @@ class AttemptBudget:
 
     def add(self, attempts: int, now_s: float) -> None:
         """Spend attempts, or give them back if negative."""
-        self.spent, self.at_s = max(0.0, self.spent_at(now_s) + attempts), now_s
+        self.spent = max(0.0, self.spent_at(now_s) + attempts)
+        self.at_s = max(self.at_s, now_s)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class LoginThrottle:
         Raises:
             TooManyAttemptsError: It came too soon. It is not counted.
         """
-        self._forget(now_s)
+        now_s = self._forget(now_s)
         site = site_of(address)
         key = ("device", device, name) if device else ("site", site, name)
         rates = {} if device else _rates(name, site)
@@ -159,9 +163,12 @@ class LoginThrottle:
             if key in self._budgets:
                 self._budgets[key].add(-1, now_s)
 
-    def _forget(self, now_s: float) -> None:
-        if now_s < self._latest_s:  # the clock was set back: no pause lasts that long
+    def _forget(self, now_s: float) -> float:
+        """Forget what is over; returns the time that counts for an attempt."""
+        if now_s < self._latest_s - SET_BACK_S:  # no pause lasts until then
             self._failed, self._budgets = {}, {}
+        elif now_s < self._latest_s:  # an attempt that came in at the same time
+            now_s = self._latest_s
         self._latest_s = now_s
         self._failed = {
             key: failed
@@ -173,6 +180,7 @@ class LoginThrottle:
             for key, budget in self._budgets.items()
             if budget.spent_at(now_s) > 0
         }
+        return now_s
 
 
 def _rates(name: str, site: str) -> dict[tuple[str, ...], AttemptRate]:

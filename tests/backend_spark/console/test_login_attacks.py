@@ -246,6 +246,24 @@ def test_pauses_end_when_the_clock_is_set_back() -> None:
     throttle.count("a", OWNER, None, 13_600.0)
 
 
+@pytest.mark.attack(
+    "console: guesses at a name that arrive together",
+    "each counted as the first one",
+)
+def test_guesses_that_overtake_one_another_are_counted() -> None:
+    """One that came in a moment earlier looked as if the clock had been set back."""
+    throttle = LoginThrottle()
+    passed = 0
+    for n in range(300):
+        try:
+            throttle.count("a-chief", f"10.0.0.{n}", None, 1000.0 + n / 10 - n % 2)
+        except TooManyAttemptsError:
+            continue
+        passed += 1
+
+    assert passed <= NAME_RATE.burst + 30 / NAME_RATE.interval_s
+
+
 def test_addresses_of_one_site_count_as_one() -> None:
     """A /48 of IPv6, and an IPv4 address in either form."""
     assert site_of("2001:db8:1:2::3") == site_of("2001:db8:1:ffff::")
