@@ -43,6 +43,9 @@ MESSAGE_COLUMNS: Final = pa.schema([
     pa.field("seq", pa.int64()),
     pa.field("pri", pa.int32()),
     pa.field("cell", pa.string()),
+    pa.field("at", UTC_TIME),
+    pa.field("synchronised", pa.bool_()),
+    pa.field("age_s", pa.int32()),
     pa.field("why", pa.string()),
     pa.field("readings", TEXTS),
     pa.field("received_at", UTC_TIME),
@@ -50,6 +53,9 @@ MESSAGE_COLUMNS: Final = pa.schema([
     pa.field("reason_codes", TEXTS),
 ])
 """Columns of the table of urgent messages, which may not exist."""
+
+LATE_S: Final = 600
+"""A message is late if it was measured longer ago."""
 
 _LOOK_BACK_S: Final = level_grid.HOURS * 3600.0
 
@@ -302,4 +308,14 @@ def message_sign(row: dict[str, Any]) -> Sign:
         key=_message_key(row),
         reasons=tuple(map(render_english, reasons)),
         reason_codes=tuple(map(reason_to_json, reasons)),
+        measured_s=_measured_s(row, at_s) or 0,
     )
+
+
+def _measured_s(row: dict[str, Any], received_s: int) -> int | None:
+    """Unix time of a measurement that came late; None for any other."""
+    if row["synchronised"] and row["at"] is not None:
+        measured_s = round(row["at"].timestamp())
+    else:  # the clock of the node was not set
+        measured_s = received_s - (row["age_s"] or 0)
+    return measured_s if 0 < measured_s < received_s - LATE_S else None

@@ -62,6 +62,7 @@ class Sign:
         at_s: Unix time of the level, or of the receipt.
         last_s: Unix time until which the level lasted; `at_s` of a message.
         key: Identifies the message.
+        measured_s: Unix time of the measurement, of a message that came late; else 0.
         reasons: English sentences.
         reason_codes: The reasons as JSON.
     """
@@ -74,6 +75,7 @@ class Sign:
     key: str
     reasons: tuple[str, ...] = ()
     reason_codes: tuple[str, ...] = ()
+    measured_s: int = 0
 
     @property
     def causes(self) -> frozenset[Cause]:
@@ -103,6 +105,7 @@ class Event:
         failed_s: Earliest and latest time of the landslide, if the slope failed.
         known: Level that people know, and the Unix time of its step: that of the newest
             entry that called them, or of what they saw when they decided.
+        measured_s: Unix time of the measurement, where that entry came late; else 0.
         newest: Newest level of the cell with the time of its step; in memory only.
         entries: Numbers of its journal entries.
         asked: Number of the newest entry that whoever decides must know: it opened,
@@ -128,6 +131,7 @@ class Event:
     text: str = ""
     failed_s: tuple[float, float] | None = None
     known: tuple[int, int] = (0, 0)
+    measured_s: int = 0
     newest: tuple[int, int] | None = None
     entries: list[int] = field(default_factory=list)
     asked: int = 0
@@ -220,6 +224,7 @@ class Event:
     def _reopen(self, body: dict[str, Any]) -> None:
         self.state = EventState.OPEN
         self.known = body["level"], body["step_s"]
+        self.measured_s = body.get("measured_s", 0)
 
     def decide(self, entry: JournalEntry) -> None:
         """Fold the decision of a person."""
@@ -417,6 +422,7 @@ class EventBook:
             "messages": (event.messages if event else 0) + is_message,
             "reasons": list(sign.reasons),
             "reason_codes": list(sign.reason_codes),
+            "measured_s": sign.measured_s,
         }
         key = f"{sign.slope} {change} {sign.level} {sign.at_s} {sign.key}".strip()
         self._append(now_s, [JournalDraft("alert", key, "", body)])

@@ -40,6 +40,11 @@ class Rise:
         """Level that was reached."""
         return int(self.entry.body["level"])
 
+    @property
+    def measured_s(self) -> int:
+        """Unix time of the measurement, of a message that came late; else 0."""
+        return int(self.entry.body.get("measured_s", 0))
+
 
 @dataclass(frozen=True)
 class MessageTexts:
@@ -101,6 +106,8 @@ class MessageTexts:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
         if all(rise.event.over_s is not None for rise in rises):
             marks.append(self._say("【終息】", "[OVER]"))
+        if all(rise.measured_s for rise in rises):
+            marks.append(self._say("【遅れて受信】", "[RECEIVED LATE]"))
         said = self._said(rises[0])
         words = " ".join(filter(None, (self.town, said, place, others)))
         # A name with a line break must not end the header of a mail.
@@ -114,7 +121,16 @@ class MessageTexts:
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
         why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
         head = f"{self._place(rise.event)}  {self._said(rise)}  {since}"
-        return "\n".join([head, *self._over(rise.event), *why])
+        return "\n".join([head, *self._late(rise), *self._over(rise.event), *why])
+
+    def _late(self, rise: Rise) -> list[str]:
+        """When the values of a message that came late were measured."""
+        if not rise.measured_s:
+            return []
+        at = when(rise.measured_s)
+        return [
+            self._say(f"{at} の観測を遅れて受信", f"measured {at} JST, received late")
+        ]
 
     def _over(self, event: Event) -> list[str]:
         """That an event has ended, in a message that was delivered late."""
@@ -156,6 +172,7 @@ class MessageTexts:
             "level": rise.level,
             "over_s": event.over_s,
             "at_s": body["step_s"],
+            "measured_s": rise.measured_s or None,
             "causes": sorted(event.causes),
             "reasons": render_both(
                 reasons_of(body.get("reason_codes"), body["reasons"])

@@ -184,6 +184,7 @@ def _row(event: Event) -> dict[str, Any]:
         "over_s": event.over_s,
         "peak": event.peak,
         "peak_s": event.peak_s,
+        "measured_s": event.measured_s,
         "causes": sorted(event.causes),
         "messages": event.messages,
         "reasons": render_both(event.reasons),
@@ -214,6 +215,7 @@ def _line(entry: JournalEntry) -> dict[str, Any]:
         "step_s": body["step_s"],
         "level": body["level"],
         "node": body.get("node"),
+        "measured_s": body.get("measured_s", 0),
         "reasons": render_both(reasons),
     }
 

@@ -438,6 +438,33 @@ def test_list_is_filtered(
     assert len(events_of(shared, **query)) == count
 
 
+@pytest.mark.parametrize(
+    ("clock_of_node", "late_s"),
+    [
+        ({"synchronised": True, "age_s": 0}, 54 * 3600),
+        ({"synchronised": False, "age_s": 54 * 3600}, 54 * 3600),
+        ({"synchronised": False, "age_s": 60}, 0),
+        ({"synchronised": None, "age_s": None}, 0),
+    ],
+)
+def test_late_message_says_when_it_was_measured(
+    open_app: OpenApp,
+    workspace: Workspace,
+    clock_of_node: dict[str, Any],
+    late_s: int,
+) -> None:
+    """By the node's clock if it is set, else by the age of the message."""
+    at = {"at": (NOW_S + 30 - 54 * 3600) * MICRO}
+    append_messages(workspace, [{"cell": None, "seq": 9} | at | clock_of_node])
+    client = open_app()
+    (event,) = events_of(client, text="otani-3")
+    line = client.get(f"/api/events/{event['number']}").json()["history"][-1]
+
+    measured_s = NOW_S + 30 - late_s if late_s else 0
+    assert event["measured_s"] == line["measured_s"] == measured_s
+    assert event["first_s"] == NOW_S + 30
+
+
 @pytest.mark.parametrize("codes", [None, CODES])
 def test_node_reasons_are_shown_in_japanese(
     open_app: OpenApp, workspace: Workspace, codes: list[str] | None

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -51,6 +52,7 @@ from backend_spark.console.notifications.outbox import (
 from backend_spark.console.notifications.sender import MERGE_S
 from backend_spark.console.notifications.settings import JST, QuietHours
 from backend_spark.console.places import Place, write_places
+from backend_spark.console.report import when
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 
@@ -505,6 +507,26 @@ def test_late_message_says_that_an_event_is_over(
     assert "に終息" in body["text"]
     assert "終息" not in body["title"]
     assert [each["over_s"] for each in body["events"]] == [ended_s, None]
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_message_of_a_broken_link_says_when_it_was_measured(
+    make_console: MakeConsole, hook: Receiver, language: str
+) -> None:
+    """A movement of Tuesday was notified on Friday as if it had just begun."""
+    console = make_console(rule(hook.url, f'language = "{language}"'))
+    late = sign(5, NOW_S)
+    console.services.events.add(replace(late, measured_s=NOW_S - 54 * 3600), NOW_S)
+    console.step()
+    body = hook.bodies()[-1]
+
+    title, line = {
+        "en": ("[RECEIVED LATE]", " JST, received late"),
+        "ja": ("【遅れて受信】", " の観測を遅れて受信"),
+    }[language]
+    assert body["title"].startswith(title)
+    assert when(NOW_S - 54 * 3600) + line in body["text"]
+    assert body["events"][0]["measured_s"] == NOW_S - 54 * 3600
 
 
 def test_long_message_keeps_its_last_sentence(

@@ -17,6 +17,8 @@ export interface EventRow {
   over_s: number | null;
   peak: number;
   peak_s: number;
+  // Of a message that came late; else 0.
+  measured_s: number;
   causes: string[];
   messages: number;
   reasons: Reason[];
@@ -35,6 +37,7 @@ export interface HistoryLine {
   text?: string;
   step_s?: number;
   level?: number;
+  measured_s?: number;
   node?: string | null;
   reasons?: Reason[];
 }
@@ -60,7 +63,7 @@ export function placeOf(event: EventRow): HTMLElement {
 
 export function timesOf(event: EventRow): HTMLElement[] {
   const lasting = event.over_s === null ? t("eventLasts") : t("eventOver", { t: formatTime(event.over_s) });
-  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
+  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
 }
 
 export function reasonsOf(event: EventRow): HTMLElement[] {

@@ -83,5 +83,6 @@ function historyLine(line: HistoryLine): HTMLElement {
   const when = formatTime(isDecision ? line.at_s : (line.step_s ?? line.at_s));
   const what = isDecision ? `${line.who}: ${t(`state_${line.what as EventState}`)}` : t(`history_${line.what}` as Key, { n: line.level ?? "", node: line.node ?? "" });
   const why = line.reasons?.find((reason) => reason.en)?.[currentLanguage()] ?? line.text ?? "";
-  return el("li", {}, el("b", {}, `${when} ${what}`), why ? el("span", {}, ` – ${why}`) : null);
+  const late = line.measured_s ? `（${t("eventMeasured", { t: formatTime(line.measured_s) })}）` : "";
+  return el("li", {}, el("b", {}, `${when} ${what}${late}`), why ? el("span", {}, ` – ${why}`) : null);
 }

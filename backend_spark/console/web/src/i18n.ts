@@ -309,6 +309,7 @@ const TEXTS = {
   eventWhere: ["場所", "Place"],
   eventWhen: ["時刻", "Time"],
   eventSince: ["{t} から", "since {t}"],
+  eventMeasured: ["{t} の観測を遅れて受信", "measured {t}, received late"],
   eventLasts: ["継続中", "goes on"],
   eventOver: ["{t} に終息", "over at {t}"],
   eventMessages: ["緊急通報 {n} 件", "{n} urgent messages"],
