@@ -324,6 +324,23 @@ def test_assumed_rain_is_marked_by_a_banner(console: str, driver: Chrome) -> Non
     assert text(driver, ".assumed-banner") == ""
 
 
+@pytest.mark.parametrize("control", [".slider .now", ".slider .stepBack"])
+def test_assumed_rain_ends_with_another_time(
+    console: str, driver: Chrome, control: str
+) -> None:
+    """*Now* left the assumed levels on the map, and so did the past under its name."""
+    shown(driver, console, "en")
+    find(driver, ".slider .if").click()
+    wait_until(lambda: "What if" in text(driver, ".assumed-banner"))
+    wait_until(lambda: "level" in text(driver, ".assumed-banner .present-level"))
+    find(driver, control).click()
+
+    assert text(driver, ".assumed-banner") == ""
+    assert "assumed" not in text(driver, ".headline h2")
+    pressed = find(driver, ".slider .if").get_attribute("aria-pressed")
+    assert pressed == "false"
+
+
 def test_report_prints_on_one_page(console: str, driver: Chrome) -> None:
     """On A4, in both languages; HTML in a node name does no harm."""
     for language in ("ja", "en"):

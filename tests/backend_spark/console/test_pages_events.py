@@ -30,6 +30,16 @@ from sizes import sizes
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 
 RunConsole = Callable[..., str]
+HOLD_SOUND = """
+localStorage.setItem("yamamori-sound", "on");
+localStorage.setItem("yamamori-notify", "on");
+AudioContext.prototype.resume = () => new Promise(() => {});
+window.Notification = class {
+  static permission = "granted";
+  constructor(title, { body }) { window.notified = body; }
+};
+"""
+"""As a browser that was started again: no sound before somebody clicks."""
 WATCH_MOVES = """
 const body = document.querySelector(".event-list tbody");
 const {x, y} = body.querySelector(".acknowledge").getBoundingClientRect();
@@ -222,6 +232,20 @@ def test_click_on_a_row_that_has_just_moved_decides_nothing(
 
     assert "acknowledge" not in driver.execute_script("return window.whenMoved")
     wait_until(lambda: "acknowledge" in driver.execute_script("return atButton()"))
+
+
+def test_sound_that_is_held_back_delays_no_notification(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Neither came, with both switched on; now the page says what to do."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    driver.execute_script(HOLD_SOUND)
+    add_alert(workspace)
+
+    wait_until(
+        lambda: "レベル5相当" in (driver.execute_script("return window.notified") or "")
+    )
+    wait_until(lambda: "クリック" in text(driver, ".silence"))
 
 
 @pytest.mark.long

@@ -11,7 +11,9 @@ export interface OpenEvents {
 
 const SOUND = "yamamori-sound";
 const NOTIFY = "yamamori-notify";
+const SILENT_MS = 1000;
 let context: AudioContext | null = null;
+let called = 0;
 
 export class Attention {
   private newest: number | null = null;
@@ -21,12 +23,13 @@ export class Attention {
   update(events: OpenEvents): void {
     document.title = events.count ? `(${events.count}) ${levelName(events.peak)} – ${this.title}` : this.title;
     // The first state after loading is no news.
-    if (this.newest !== null && events.newest > this.newest) void this.call(events);
+    if (this.newest !== null && events.newest > this.newest) this.call(events);
     this.newest = events.newest;
   }
 
-  private async call(events: OpenEvents): Promise<void> {
-    if (localStorage.getItem(SOUND) === "on") await beep(events.peak);
+  private call(events: OpenEvents): void {
+    // Not awaited: a browser may hold the sound back until somebody clicks.
+    if (localStorage.getItem(SOUND) === "on") void beep(events.peak);
     if (localStorage.getItem(NOTIFY) !== "on" || !("Notification" in window) || Notification.permission !== "granted") return;
     const words = t("eventsOpen", { n: events.count, level: levelName(events.peak) });
     // One notification for the console, replaced by the next.
@@ -35,10 +38,22 @@ export class Attention {
   }
 }
 
+// Above the page, since nobody is warned by ear.
+function showSilence(isSilent: boolean): void {
+  document.querySelector(".silence")?.remove();
+  if (isSilent) document.body.prepend(el("p", { class: "silence problem", role: "alert" }, t("soundHeldBack")));
+}
+
 // Two tones, repeated more often at levels 4 and 5.
 async function beep(peak: number): Promise<void> {
   context ??= new AudioContext();
+  const calls = ++called;
+  const held = window.setTimeout(() => showSilence(true), SILENT_MS);
   await context.resume();
+  clearTimeout(held);
+  showSilence(false);
+  // Of those that were held back, the newest rings.
+  if (calls !== called) return;
   const rounds = peak >= 4 ? 4 : 2;
   for (let at = 0; at < rounds * 2; at++) {
     const tone = context.createOscillator();

@@ -309,6 +309,7 @@ const TEXTS = {
   eventWhere: ["場所", "Place"],
   eventWhen: ["時刻", "Time"],
   eventSince: ["{t} から", "since {t}"],
+  soundHeldBack: ["ブラウザーが音を止めています。画面を一度クリックしてください。", "The browser holds the sound back: click once on the page."],
   eventMeasured: ["{t} の観測を遅れて受信", "measured {t}, received late"],
   eventLasts: ["継続中", "goes on"],
   eventOver: ["{t} に終息", "over at {t}"],

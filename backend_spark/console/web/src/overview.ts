@@ -46,7 +46,7 @@ export class Overview {
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
     const focused = document.activeElement;
-    replace(this.box, this.unjudged(levels), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
+    replace(this.box, this.unjudged(), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
     if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
   }
 
@@ -66,11 +66,12 @@ export class Overview {
   }
 
   // Whether there is any judgement of the present: without one no calm is stated.
-  private unjudged(levels: number[]): HTMLElement | null {
-    const { now, atS, assumed } = this.state;
-    if (!now || atS !== null || assumed) return null;
+  private unjudged(): HTMLElement | null {
+    const { now, atS } = this.state;
+    if (!now || atS !== null) return null;
     const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
-    if (age <= STALE_S && levels.some((level) => level >= 1 && level <= 5)) return null;
+    const present = this.state.present();
+    if (age <= STALE_S && present.some((level) => level >= 1 && level <= 5)) return null;
     const words = now.newest_s === null ? t("cannotJudgeYet") : t("cannotJudge", { t: formatTime(now.newest_s), m: formatHours(age) });
     return el("p", { class: "warn unjudged" }, words);
   }

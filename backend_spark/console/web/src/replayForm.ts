@@ -71,8 +71,8 @@ function showReplay(state: State, bar: HTMLElement): void {
   );
 }
 
-// The highest present level stays visible during a replay.
-function presentLevel(state: State): (Node | string)[] {
+// The highest present level stays visible during a replay, and under assumed rain.
+export function presentLevel(state: State): (Node | string)[] {
   const levels = new Set(state.present());
   return [`${t("presentLevel")} `, badge(LEVELS_BY_SEVERITY.find((level) => levels.has(level)) ?? 0)];
 }

@@ -1,11 +1,13 @@
 // Time slider over the last 72 hours or a replay: drag, arrow keys, play, step; the map under assumed rain.
 import { el, replace } from "./dom";
-import { replayControls } from "./replayForm";
+import { presentLevel, replayControls } from "./replayForm";
 import type { State } from "./state";
 import { t, formatTime } from "./i18n";
 import { post } from "./api";
 
 const FRAME_MS = 200;
+// Levels under assumed rain follow the present at most this often.
+const WHAT_IF_MS = 30_000;
 const SPEEDS_H = [1, 3, 6, 24, 72];
 
 export class Slider {
@@ -106,11 +108,16 @@ function whatIfButton(state: State): HTMLElement {
   const rain = el("input", { type: "number", min: 0, max: 200, step: 5, value: 40, name: "mm", "aria-label": t("perHour") });
   const hours = el("input", { type: "number", min: 1, max: 6, value: 2, name: "hours", "aria-label": t("hours") });
   const words = el("p", { role: "status" });
-  const banner = el("div", { class: "assumed-banner" }, el("span", { class: "whatif" }, rain, t("perHour"), hours, t("hours")), words);
+  const present = el("p", { class: "present-level" });
+  const banner = el("div", { class: "assumed-banner" }, el("span", { class: "whatif" }, rain, t("perHour"), hours, t("hours")), words, present);
   const button = el("button", { type: "button", class: "if", "aria-pressed": "false" }, t("whatIf"));
   let newest = 0;
+  let version = 0;
+  let atMs = 0;
   const run = async () => {
     const number = ++newest;
+    version = state.now?.version ?? 0;
+    atMs = performance.now();
     const asked = { mm_per_h: Number(rain.value), hours: Number(hours.value) };
     try {
       const { levels } = await post<{ levels: number[] }>("api/what-if", asked);
@@ -118,6 +125,7 @@ function whatIfButton(state: State): HTMLElement {
       if (number !== newest) return;
       state.assumed = levels;
       replace(words, t("whatIfActive", { mm: asked.mm_per_h, h: asked.hours }));
+      replace(present, ...presentLevel(state));
     } catch (error) {
       if (number !== newest) return;
       state.assumed = null;
@@ -129,6 +137,7 @@ function whatIfButton(state: State): HTMLElement {
     const on = !banner.isConnected;
     button.setAttribute("aria-pressed", String(on));
     if (on) {
+      if (state.atS !== null) void state.showTime(null);
       document.querySelector(".map")?.append(banner);
       void run();
     } else {
@@ -138,9 +147,19 @@ function whatIfButton(state: State): HTMLElement {
       state.emit("levels");
     }
   });
-  state.addEventListener("replay", () => {
-    if (banner.isConnected) button.click();
-    button.toggleAttribute("disabled", state.replay !== null);
+  // Another time, or the present, takes its place.
+  for (const name of ["time", "replay"]) state.addEventListener(name, () => banner.isConnected && button.click());
+  state.addEventListener("replay", () => button.toggleAttribute("disabled", state.replay !== null));
+  // Its levels are those of the cells before.
+  state.addEventListener("cells", () => {
+    if (!banner.isConnected) return;
+    state.assumed = null;
+    void run();
+  });
+  state.addEventListener("now", () => {
+    if (!banner.isConnected) return;
+    replace(present, ...presentLevel(state));
+    if (state.now?.version !== version && performance.now() - atMs > WHAT_IF_MS) void run();
   });
   for (const field of [rain, hours]) field.addEventListener("change", () => void run());
   return button;
