@@ -363,6 +363,9 @@ class SqliteQueue:
             self._store.set_state({**self._pending.state, **state, **own})
             self._store.apply_deltas(changes)
         # After the commit: a failed transaction must not change anything in memory.
+        rest = block.after_using(len(rows))
+        # Without a block, an unused number may be lower than those of other processes.
+        self._block = rest if rest.max_pending else SequenceBlock()
         if self._journal is not None:
             self._journal.reset_after_commit()
         if changes.drop_reasons != self._pending.counters.drop_reasons:
@@ -374,9 +377,6 @@ class SqliteQueue:
             self._store.limit_growth()
         else:  # the space of the reserve is for messages, not for the log
             self._store.restart_wal()
-        # Without a block, an unused number may be lower than those of other processes.
-        rest = block.after_using(len(rows))
-        self._block = rest if rest.max_pending else SequenceBlock()
         return ids
 
     def _drop_expired(self, changes: CounterDeltas) -> None:

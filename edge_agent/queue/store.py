@@ -4,7 +4,7 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -268,6 +268,7 @@ class Store:
         self._node_bytes: NodeBytes | None = None
         self._counts_nodes = False
         self._grown_bytes = 0
+        self._is_checkpoint_failing = False
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -521,19 +522,33 @@ class Store:
         if self._grown_bytes < RESERVE_BYTES // 8:
             return
         self._grown_bytes = 0
-        (pages,) = self._db.execute("PRAGMA page_count").fetchone()
-        growth = pages * PAGE_BYTES - self._path.stat().st_size
-        if growth > RESERVE_BYTES // 2:
-            self._checkpoint("PASSIVE")
+        with self._logging_errors():
+            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+            growth = pages * PAGE_BYTES - self._path.stat().st_size
+            if growth > RESERVE_BYTES // 2:
+                self._checkpoint("PASSIVE")
 
     def restart_wal(self) -> None:
         """Checkpoint, so that the next commit overwrites the log from its start."""
-        self._checkpoint("RESTART")
+        with self._logging_errors():
+            self._checkpoint("RESTART")
 
     def _checkpoint(self, mode: str) -> None:
+        self._db.execute(f"PRAGMA wal_checkpoint({mode})")
+        self._is_checkpoint_failing = False
+
+    @contextmanager
+    def _logging_errors(self) -> Iterator[None]:
+        """Log the first of several failed checkpoints; on a full disk, none."""
+        try:
+            yield
         # The log remains valid without a checkpoint; the commit reports the error.
-        with suppress(QueueDiskFullError), self._reading():
-            self._db.execute(f"PRAGMA wal_checkpoint({mode})")
+        except (OSError, sqlite3.DatabaseError) as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+                return
+            if not self._is_checkpoint_failing:
+                log.warning("%s has no checkpoint: %s", self._path, error)
+            self._is_checkpoint_failing = True
 
     def close(self) -> None:
         """Close the file."""

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -348,6 +349,35 @@ def test_kill_in_the_window_loses_only_low_priority_and_reuses_no_id(
     assert set(lost) <= {1, 2, 3}
     assert len(lost) <= bound <= 150
     assert "killed inside its commit window" in caplog.text
+
+
+@pytest.mark.parametrize("has_reserve", [True, False])
+def test_failed_checkpoint_repeats_no_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_reserve: bool
+) -> None:
+    """The messages are stored by then: they must not be held in memory, too."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path, Durability(window_s=3600.0, held_bytes=10**6))
+    queue.put([draft(5)])
+    if not has_reserve:  # as on a full disk: each commit restarts the log
+        queue._reserve.is_allocated = False  # noqa: SLF001
+        Path(f"{path}.reserve").unlink()
+        Path(f"{path}.reserve").mkdir()
+    queue._store._db.set_authorizer(refuse_checkpoints)  # noqa: SLF001
+    body = b"x" * 1000
+    for _ in range(300):
+        queue.put([MessageDraft(5, "/t", lambda _id: body), draft(1)])
+    queue.flush()
+    stats, leased = queue.stats(), queue.lease(1000)
+    queue.close()
+
+    assert len({message.seq for message in leased}) == len(leased) == 601
+    assert (stats.failure, stats.unstored) == (None, 0)
+    assert caplog.text.count("has no checkpoint: ") == 1
+
+
+def refuse_checkpoints(_action: int, name: str | None, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if name == "wal_checkpoint" else sqlite3.SQLITE_OK
 
 
 def test_clean_close_counts_no_loss(tmp_path: Path) -> None:
