@@ -11,10 +11,11 @@ import json
 import logging
 import sqlite3
 import struct
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 from edge_agent.queue.schema import decode_text
 from edge_agent.queue.store import PAGE_BYTES, CounterDeltas, QueueRow, Store
@@ -115,30 +116,24 @@ def count_lost_commits(path: Path) -> int:
     Args:
         path: The queue file; its log is beside it.
     """
-    wal = Path(f"{path}-wal")
-    raw = wal.read_bytes() if wal.exists() else b""
-    if len(raw) < WAL_HEAD_BYTES + FRAME_BYTES:
-        return 0
-    byte_order = ">" if raw[3] & _BIG_ENDIAN else "<"
-    sums = _checksums(byte_order, raw[:24], (0, 0))
-    is_header_valid = sums == struct.unpack_from(">II", raw, 24)
-    salts = (
-        raw[16:24] if is_header_valid else raw[WAL_HEAD_BYTES + 8 : WAL_HEAD_BYTES + 16]
-    )
-    start = WAL_HEAD_BYTES
-    while is_header_valid and start + FRAME_BYTES <= len(raw):
-        frame = raw[start : start + FRAME_BYTES]
-        sums = _checksums(byte_order, frame[:8], sums)
-        sums = _checksums(byte_order, frame[FRAME_HEAD_BYTES:], sums)
-        if frame[8:16] != salts or sums != struct.unpack_from(">II", frame, 16):
-            break
-        start += FRAME_BYTES
-    behind = [
-        raw[at : at + FRAME_HEAD_BYTES]
-        for at in range(start, len(raw) - FRAME_BYTES + 1, FRAME_BYTES)
-    ]
-    # The frame that ends a commit has the file's size; older frames have other salts.
-    count = sum(head[8:16] == salts and any(head[4:8]) for head in behind)
+    count = 0
+    with _opened(Path(f"{path}-wal")) as file:
+        head = _bytes_at(file, 0, WAL_HEAD_BYTES + FRAME_HEAD_BYTES)
+        if len(head) < WAL_HEAD_BYTES + FRAME_HEAD_BYTES:
+            return 0
+        byte_order = ">" if head[3] & _BIG_ENDIAN else "<"
+        sums = _checksums(byte_order, head[:24], (0, 0))
+        is_valid = sums == struct.unpack_from(">II", head, 24)
+        salts = head[16:24] if is_valid else head[-16:-8]
+        for _, frame in _frames(file):
+            if is_valid:
+                sums = _checksums(byte_order, frame[:8], sums)
+                sums = _checksums(byte_order, frame[FRAME_HEAD_BYTES:], sums)
+                found = frame[8:16], struct.unpack_from(">II", frame, 16)
+                is_valid = found == (salts, sums)
+            # The frame that ends a commit has the file's size; older ones other salts.
+            if not is_valid and frame[8:16] == salts and any(frame[4:8]):
+                count += 1
     return count if count > TORN_COMMITS or _is_empty(path) else 0
 
 
@@ -162,35 +157,70 @@ def read_records(path: Path) -> Iterator[Record]:
     The caller validates them by their checksum. A stale message that was delivered
     before is a duplicate for its receiver, which drops it.
     """
-    main = _main_pages(path)
-    logged = list(_wal_pages(Path(f"{path}-wal")))
-    # A long record continues in other pages: of the file, or newer ones of the log.
-    newest = ChainMap(dict(logged), main)
-    for page in main.values():
-        yield from _records(page, main)
-        yield from _records(page, newest)
-    for _, page in logged:
-        yield from _records(page, newest)
+    with _opened(path) as file, _opened(Path(f"{path}-wal")) as log_file:
+        frames = [
+            (struct.unpack_from(">I", frame)[0], at + FRAME_HEAD_BYTES)
+            for at, frame in _frames(log_file)
+        ]
+        main = _Pages(file, log_file, {})
+        newest = _Pages(file, log_file, dict(frames))
+        number = 1
+        while page := main.get(number):
+            # A long record continues in other pages: of the file, or of the log.
+            for pages in [main, newest] if frames else [main]:
+                yield from _records(page, pages)
+            number += 1
+        for _, at in frames:
+            yield from _records(_bytes_at(log_file, at, PAGE_BYTES), newest)
 
 
-def _main_pages(path: Path) -> dict[int, bytes]:
-    raw = path.read_bytes() if path.exists() else b""
-    return {
-        start // PAGE_BYTES + 1: raw[start : start + PAGE_BYTES].ljust(
-            PAGE_BYTES, b"\0"
-        )
-        for start in range(0, len(raw), PAGE_BYTES)
-    }
+class _Pages:
+    """The pages of a file, read one by one: all of them may not fit into the memory.
+
+    The file is not mapped into it, because an error of the disk would then end the
+    process by SIGBUS.
+
+    Args:
+        file: The file.
+        log_file: Its log.
+        logged: Offset in the log of a newer version of a page, by its number.
+    """
+
+    def __init__(
+        self, file: IO[bytes], log_file: IO[bytes], logged: Mapping[int, int]
+    ) -> None:
+        self._file = file
+        self._log_file = log_file
+        self._logged = logged
+
+    def get(self, number: int) -> bytes | None:
+        """A page by its number, the first is 1; None if there is none."""
+        if number in self._logged:
+            return _bytes_at(self._log_file, self._logged[number], PAGE_BYTES)
+        if number < 1:
+            return None
+        page = _bytes_at(self._file, (number - 1) * PAGE_BYTES, PAGE_BYTES)
+        return page.ljust(PAGE_BYTES, b"\0") if page else None
 
 
-def _wal_pages(path: Path) -> Iterator[tuple[int, bytes]]:
-    raw = path.read_bytes() if path.exists() else b""
-    for start in range(WAL_HEAD_BYTES, len(raw) - FRAME_BYTES + 1, FRAME_BYTES):
-        (number,) = struct.unpack_from(">I", raw, start)
-        yield number, raw[start + FRAME_HEAD_BYTES : start + FRAME_BYTES]
+def _frames(log_file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The complete frames of a log, with their offsets."""
+    at = WAL_HEAD_BYTES
+    while len(frame := _bytes_at(log_file, at, FRAME_BYTES)) == FRAME_BYTES:
+        yield at, frame
+        at += FRAME_BYTES
 
 
-def _records(page: bytes, pages: Mapping[int, bytes]) -> Iterator[Record]:
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb") if path.exists() else BytesIO()
+
+
+def _bytes_at(file: IO[bytes], start: int, size: int) -> bytes:
+    file.seek(start)
+    return file.read(size)
+
+
+def _records(page: bytes, pages: _Pages) -> Iterator[Record]:
     # Page 1 begins with the file's header and contains no message.
     kind = page[0]
     if kind not in {LEAF_PAGE, INTERIOR_PAGE}:
@@ -208,7 +238,7 @@ def _records(page: bytes, pages: Mapping[int, bytes]) -> Iterator[Record]:
             continue  # damaged; the next cell does not depend on it
 
 
-def _payload(page: bytes, start: int, pages: Mapping[int, bytes]) -> bytes:
+def _payload(page: bytes, start: int, pages: _Pages) -> bytes:
     size, start = _varint(page, start)
     if size <= MAX_LOCAL:
         return page[start : start + size]
@@ -217,10 +247,12 @@ def _payload(page: bytes, start: int, pages: Mapping[int, bytes]) -> bytes:
     parts = [page[start : start + local]]
     (following,) = struct.unpack_from(">I", page, start + local)
     missing = size - local
+    read: set[int] = set()
     while missing > 0:
         overflow = pages.get(following)
-        if overflow is None or len(parts) > len(pages):
+        if overflow is None or following in read:
             raise ValueError(following)
+        read.add(following)
         (following,) = struct.unpack_from(">I", overflow, 0)
         parts.append(overflow[4 : 4 + min(missing, PAGE_BYTES - 4)])
         missing -= PAGE_BYTES - 4
@@ -340,7 +372,7 @@ def _offers(damaged: Path) -> list[Record]:
     """
     return [
         (name, value)
-        for name, value in _with_types(list(read_records(damaged)), (str, str))
+        for name, value in _with_types(read_records(damaged), (str, str))
         if name.startswith(OFFERS_PREFIX) and _is_offers(value)
     ]
 
@@ -358,7 +390,7 @@ def _is_offers(value: str) -> bool:
     )
 
 
-def _with_types(rows: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]
+def _with_types(rows: Iterable[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]
     """Rows of these types whose texts are UTF-8, as SQLite needs to store them."""
     for record in rows:
         texts = [value for value in record if isinstance(value, str)]

@@ -4,6 +4,7 @@ import logging
 import random
 import shutil
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -108,6 +109,39 @@ def test_messages_with_a_matching_checksum_are_recovered(
         for i in same
         if after[i].topic == before[i].topic
     )
+
+
+@pytest.mark.parametrize("where", ["", "-wal"])
+def test_recovery_needs_little_memory(tmp_path: Path, where: str) -> None:
+    """A queue may be larger than the memory that systemd allows the service."""
+    path, killed = tmp_path / "q.db", tmp_path / "killed.db"
+    queue = open_queue(path)
+    with closing(connect(str(path))) as reader:
+        if where:  # a reader keeps the log from being written into the file
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM state").fetchall()
+        for number in range(20):
+            body = random.Random(number).randbytes(900 if number % 2 else 3000)
+            queue.put([MessageDraft(2, "/t", lambda _id, b=body: b)] * 100)  # type: ignore[misc]
+        shutil.copy(path, killed)
+        shutil.copy(f"{path}-wal", f"{killed}-wal")
+    queue.close()
+    if not where:
+        shutil.copy(path, killed)
+        Path(f"{killed}-wal").unlink()
+    for file in {killed, Path(f"{killed}{where}")}:
+        file.write_bytes(b"\xff" * 32 + file.read_bytes()[32:])
+
+    tracemalloc.start()
+    again = open_queue(killed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    count = again.stats().depth[2].rows
+    again.close()
+
+    assert count == 2000
+    assert Path(f"{killed}.damaged-1{where}").stat().st_size > 5_000_000
+    assert peak < 1_500_000
 
 
 def test_missing_log_keeps_the_messages_of_the_file(tmp_path: Path) -> None:
