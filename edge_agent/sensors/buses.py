@@ -193,9 +193,11 @@ class EdgeLine(Protocol):
 
     Attributes:
         token: Unique name of this request, also among requests of the same pin.
+        is_kept: Whether an earlier process requested it, and may have read edges.
     """
 
     token: str
+    is_kept: bool
 
     def read(self) -> list[EdgeEvent]:
         """Read the queued edges without blocking.

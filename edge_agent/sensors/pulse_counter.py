@@ -162,17 +162,21 @@ class KernelPulseSource:
 
     The resume token holds the number of the last stored pulse. Events that were read
     but not stored before a crash, or that overflowed the kernel's queue, appear as a
-    gap in the numbers before the next event, and are counted from it.
+    gap in the numbers before the next event, and are counted from it. Without a token
+    of the line, as with another queue file, an earlier process may have counted all
+    that it read: then the first event starts the count.
     """
 
     def __init__(self, line: EdgeLine, resume_token: str) -> None:
         self._line = line
-        self._number = _number_in(resume_token, line.token)
+        self._number = _number_in(resume_token, line)
 
     def drain(self) -> PulseBatch:
         events = self._line.read()
         if not events:
             return PulseBatch(())
+        if self._number is None:
+            self._number = events[0].line_number - 1
         passed = (events[-1].line_number - self._number) % _SEQUENCE_END
         self._number = events[-1].line_number
         times_s = tuple(event.time_ns / 1e9 for event in events)
@@ -185,17 +189,18 @@ class KernelPulseSource:
         return self._line.is_active()
 
     def resume_token(self) -> str:
-        return f"{self._line.token} {self._number}"
+        return "" if self._number is None else f"{self._line.token} {self._number}"
 
     def close(self) -> None:
         self._line.close()
 
 
-def _number_in(mark: str, token: str) -> int:
-    """Number of the last stored pulse; 0 if the token is of another line."""
-    line, _, number = mark.rpartition(" ")
-    is_ours = line == token and number.isascii() and number.isdigit()
-    return int(number) if is_ours else 0
+def _number_in(mark: str, line: EdgeLine) -> int | None:
+    """Number of the last stored pulse of a line; None if it is not known."""
+    token, _, number = mark.rpartition(" ")
+    if token == line.token and number.isascii() and number.isdigit():
+        return int(number)
+    return None if line.is_kept else 0
 
 
 class PersistentCounter:

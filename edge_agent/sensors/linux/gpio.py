@@ -54,8 +54,9 @@ def encode_line_request(pin: int, debounce_us: int, *, active_high: bool) -> byt
 class KernelLine:
     """One request, from the chip or from systemd's store."""
 
-    def __init__(self, fd: int, token: str) -> None:
+    def __init__(self, fd: int, token: str, *, is_kept: bool) -> None:
         self.token = token
+        self.is_kept = is_kept
         self._fd = fd
         os.set_blocking(fd, False)
 
@@ -108,7 +109,7 @@ class KernelLines:
         for name in [name for name in self._kept if name.startswith(f"line{pin}-")]:
             fd = self._kept.pop(name)
             if name.startswith(stem):
-                return KernelLine(fd, name)
+                return KernelLine(fd, name, is_kept=True)
             self._drop(name, fd)
         raw = bytearray(encode_line_request(pin, debounce_us, active_high=active_high))
         chip = os.open(self._chip, os.O_RDWR | os.O_CLOEXEC)
@@ -118,7 +119,7 @@ class KernelLines:
             os.close(chip)
         fd, name = LINE_REQUEST.unpack(raw)[-1], f"{stem}{self._now_ns()}"
         self._notifier.store_fd(name, fd)
-        return KernelLine(fd, name)
+        return KernelLine(fd, name, is_kept=False)
 
     def release_unclaimed(self) -> None:
         """Release kept pins that no sensor uses after a change of the settings."""

@@ -13,6 +13,7 @@ class FakeLine:
 
     def __init__(self, request_id: str = "a") -> None:
         self.token = f"line17-{request_id}"
+        self.is_kept = False
         self.waiting: list[EdgeEvent] = []
         self.number = 0
         self.active = False
@@ -116,9 +117,31 @@ def test_new_line_request_starts_at_its_own_first_edge() -> None:
     assert second.read(0.0)[0].sum == 16.0
 
 
-def test_damaged_mark_is_ignored() -> None:
+@pytest.mark.parametrize("mark", ["", "line17-z 7", "line17-a x"])
+def test_tips_of_a_kept_line_are_not_counted_again_when_the_state_is_lost(
+    mark: str,
+) -> None:
+    """Another process has counted 300; the queue file with its mark is another one."""
+    line = FakeLine()
+    line.edge(10, times=300)
+    line.read()
+    line.is_kept = True
+    rain = gauge(line, {"sensor.rain.tips.mark": mark})
+    assert rain.read(0.0)[0].value == 0.0
+    assert "sensor.rain.tips.mark" not in rain.state()
+    line.edge(2000, times=2)
+    assert rain.read(0.0)[0].value == 1.0
+    assert rain.state()["sensor.rain.tips.mark"] == "line17-a 302"
+    line.edge(2010, times=3)
+    del line.waiting[:1]
+    assert rain.read(0.0)[0].value == 1.5
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_damaged_mark_is_ignored(is_kept: bool) -> None:
     """With an invalid mark no queued edge is lost."""
     line = FakeLine()
+    line.is_kept = is_kept
     line.edge(1)
     assert KernelPulseSource(line, "line17-a x").drain().untimed_count == 0
 

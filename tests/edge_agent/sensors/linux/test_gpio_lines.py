@@ -65,7 +65,7 @@ def test_request_without_debounce_has_no_attribute() -> None:
 
 def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
     """An empty queue has no edges; a full one is read to its end."""
-    line = KernelLine(queue[0], "line17")
+    line = KernelLine(queue[0], "line17", is_kept=False)
     assert line.read() == []
     for number in range(1, 101):
         os.write(queue[1], EDGE_EVENT.pack(number * 1000, 1, 17, number, number))
@@ -80,6 +80,7 @@ def test_line_of_an_earlier_process_is_reused(queue: tuple[int, int]) -> None:
     os.write(queue[1], EDGE_EVENT.pack(9, 1, 17, 8, 8))
     line = lines.open(17, 0.02, False)
     assert (line.token, line.read()) == (name, [EdgeEvent(9, 8)])
+    assert line.is_kept
 
 
 def test_descriptors_of_another_process_are_ignored(queue: tuple[int, int]) -> None:
