@@ -261,10 +261,9 @@ class SamplingLoop:
         self._is_paused = False
         self._is_stopped = False
         self._scheduler_beat: Heartbeat = no_heartbeat
-        warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
         lines = Counter(s.line for s in self._sensors if s.line is not None)
         turns = max(lines.values(), default=1)  # each sensor of a line in its turn
-        self._limit_s = turns * DEADLINE_S + warm_up_s + MAX_STORE_S
+        self._limit_s = turns * DEADLINE_S + MAX_STORE_S
         self._mode = SamplingMode()
         self._battery_v: float | None = None
         self._mode_lock = threading.Lock()

@@ -98,8 +98,9 @@ class QualityFlagger:
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 30.0
-"""A tilt burst takes 16 s; a sensor that needs longer hangs. The time counts from the
-last reading of the sensor, or on its line, that ended meanwhile."""
+"""A tilt burst takes 16 s after at most 2 s of warm-up; a sensor that needs longer
+hangs. The time counts from the last reading of the sensor, or on its line, that ended
+meanwhile."""
 
 FAILURES_BEFORE_BACKOFF = 3
 MIN_BACKOFF_S = 30.0
@@ -138,7 +139,7 @@ class ReadPolicy:
     """How sensors are read.
 
     Attributes:
-        deadline_s: Longest time of a reading, without the warm-up.
+        deadline_s: Longest time of a reading.
         min_backoff_s: First pause of a sensor that keeps failing; it doubles.
         plausible_range: Gives the limits of a sensor's readings.
     """
@@ -208,7 +209,7 @@ class SensorReader:
         """Wait for a reading until its deadline, or that after the one before it."""
         from_s, last_s = began_s, -math.inf
         while thread.is_alive() and from_s > last_s:
-            due_s = from_s + self._manner.deadline_s + sensor.warm_up_s
+            due_s = from_s + self._manner.deadline_s
             thread.join(max(0.0, due_s - self._mono_s()))
             last_s = from_s
             from_s = max(from_s, self._read_s.get(_queue_name(sensor), from_s))
@@ -259,8 +260,7 @@ class SensorReader:
     def _hangs(self, sensor: Sensor) -> list[Reading]:
         health = self._health[sensor.name]
         health.is_hanging = True
-        deadline_s = self._manner.deadline_s + sensor.warm_up_s
-        reason = f"does not return within {deadline_s:g} s"
+        reason = f"does not return within {self._manner.deadline_s:g} s"
         return self._health_change(
             sensor.name,
             SensorTimeoutError(sensor.name, reason, "check its bus and its power"),

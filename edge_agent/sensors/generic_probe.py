@@ -32,9 +32,12 @@ class ProbeSettings(SensorSettings):
         KeyRule("Largest plausible change between two readings; absent is any."), None
     )
     settle_s: float = key(
-        KeyRule("Time from power-on to a good reading.", unit="s", low=0, high=3600),
+        KeyRule(
+            "Time from power-on to a good reading, as a note; no reading waits for it.",
+            unit="s", low=0, high=3600,
+        ),
         0.0,
-    )
+    )  # fmt: skip
 
     @property
     def quantity(self) -> str:  # type: ignore[override]  # fixed in other drivers

@@ -46,7 +46,6 @@ class FakeSensor:
     name: str
     unit: str | None = "mm"
     interval_s: float = EVERY_S
-    warm_up_s: float = 0.0
     line: str | None = None
 
 

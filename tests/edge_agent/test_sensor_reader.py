@@ -1,5 +1,6 @@
 """`SensorReader`: sensors are read concurrently, and none blocks another."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -153,6 +154,16 @@ def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
     assert names == ["a", "b", "b/health", "c"]
 
 
+def test_probe_that_settles_for_an_hour_has_the_same_deadline() -> None:
+    """No driver waits for it; a hanging one would withhold the others of its pack."""
+    sensor = FakeSensor("b", lambda: threading.Event().wait(2) or [])
+    sensor.warm_up_s = 3600.0
+    harness = ReaderHarness(healthy("a"), sensor, deadline_s=0.2)
+
+    assert harness.names() == ["a", "b/health"]
+    assert "does not return within 0.2 s" in harness.reader.problems["b"]
+
+
 class Line:
     """A serial line; each reading holds it until the deadline is nearly over."""
 
@@ -222,26 +233,29 @@ def test_recovery_is_reported_after_two_readings_at_once() -> None:
     reading, go_on = threading.Event(), threading.Event()
     scheduled, following = list[Reading](), list[Reading]()
 
-    class SlowSensor(FakeSensor):
-        @property
-        def warm_up_s(self) -> float:  # type: ignore[override]
-            is_second = threading.current_thread() is threading.main_thread()
-            return 0.0 if is_second and not go_on.is_set() else 60.0
+    late_s = itertools.count(0.0, 100.0)
+
+    def mono_s() -> float:
+        is_second = threading.current_thread() is threading.main_thread()
+        return next(late_s) if is_second and not go_on.is_set() else 0.0
 
     def slow() -> list[Reading]:
         reading.set()
         go_on.wait()
         return [Reading("b", "deg", 1.0)]
 
-    harness = ReaderHarness(SlowSensor("b", slow), deadline_s=0.0)
-    thread = threading.Thread(target=lambda: scheduled.extend(harness.read()))
+    sensors = [FakeSensor("b", slow)]
+    reader = SensorReader(sensors, mono_s, ReadPolicy(60.0))
+    thread = threading.Thread(
+        target=lambda: scheduled.extend(reader.read(sensors, 1.7e9))
+    )
     thread.start()
     reading.wait()
-    [late] = harness.read()
+    [late] = reader.read(sensors, 1.7e9)
     go_on.set()
     thread.join()
     # Until the second reading, whose result is dropped, has ended.
-    wait_until(lambda: following.extend(harness.read()) or following)
+    wait_until(lambda: following.extend(reader.read(sensors, 1.7e9)) or following)
 
     assert "does not return" in str(late.value)
     assert [(r.name, r.value) for r in (*scheduled, *following)] == [
