@@ -9,12 +9,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from service_runtime.files import write_best_effort
+from service_runtime.files import write_atomic
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import CustodyOffer
@@ -50,7 +50,7 @@ class FixedGateway:
         return True
 
 
-@dataclass(frozen=True)
+@dataclass
 class ManagedGateways:
     """Gateways from the Managers' list, ranked for a topic.
 
@@ -68,6 +68,8 @@ class ManagedGateways:
     cache: Path
     fetch: FetchRetained
     node: str
+    _stored: bytes | None = field(default=None, init=False)
+    _is_write_failing: bool = field(default=False, init=False)
 
     def ranked_gateways(self) -> list[Endpoint]:
         for manager in self.managers:
@@ -78,7 +80,7 @@ class ManagedGateways:
                 log.warning("manager %s: %s", manager, error)
                 continue
             if entries:
-                write_best_effort(self.cache, payload)
+                self._store(payload)
                 return self.rank(entries, manager.tls)
         return self._cached()
 
@@ -88,6 +90,19 @@ class ManagedGateways:
         except (BrokerError, ReceiptError) as error:
             log.debug("gateway %s: %s", gateway, error)
             return False
+
+    def _store(self, payload: bytes) -> None:
+        """Store a list that has changed; log only the first of several failures."""
+        if payload == self._stored:
+            return
+        try:
+            write_atomic(self.cache, payload)
+        except OSError as error:
+            if not self._is_write_failing:
+                log.error("cannot write %s: %s", self.cache, error)  # noqa: TRY400
+            self._is_write_failing = True
+        else:
+            self._stored, self._is_write_failing = payload, False
 
     def _cached(self) -> list[Endpoint]:
         try:

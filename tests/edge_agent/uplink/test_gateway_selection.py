@@ -189,6 +189,35 @@ def test_list_is_stored_for_a_start_without_network(tmp_path: Path) -> None:
     assert offline == online
 
 
+def test_only_a_list_that_has_changed_is_written(tmp_path: Path) -> None:
+    """It is fetched every minute, and each write wears the card."""
+    lists = [directory("a"), directory("a"), directory("b")]
+    gateways = managed_gateways(tmp_path, lambda _e, _t: lists.pop(0))
+    gateways.ranked_gateways()
+    first = gateways.cache.stat().st_ino
+    gateways.ranked_gateways()
+    second = gateways.cache.stat().st_ino
+    gateways.ranked_gateways()
+
+    assert first == second
+    assert gateways.cache.read_bytes() == directory("b")
+
+
+def test_list_that_cannot_be_written_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A card may stay read-only for weeks; the list is stored once it is writable."""
+    folder = tmp_path / "later"
+    gateways = managed_gateways(folder, fetcher(manager=directory("a")))
+    for _ in range(3):
+        assert [e.host for e in gateways.ranked_gateways()] == ["a"]
+    folder.mkdir()
+    gateways.ranked_gateways()
+
+    assert caplog.text.count("cannot write") == 1
+    assert gateways.cache.read_bytes() == directory("a")
+
+
 def test_nodes_spread_over_equal_gateways_in_a_fixed_order(tmp_path: Path) -> None:
     """Each node has its own order, and always the same one."""
     fetch = fetcher(manager=directory("a", "b", "c"))
