@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from service_runtime.machine_check import is_clock_synchronised
+
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 
 
@@ -30,6 +32,7 @@ class SystemClock:
     """The machine's clocks."""
 
     speedup = 1.0
+    _was_set = False
 
     def wall_s(self) -> float:
         return time.time()
@@ -38,8 +41,11 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def is_synchronised(self) -> bool:
-        # A Pi without a real-time clock starts with a time in the past.
-        return SYNCHRONISED.exists()
+        # A Pi without a real-time clock starts with a time in the past. Only timesyncd
+        # makes the file; the kernel forgets nine hours after a server's last answer.
+        if not self._was_set:
+            self._was_set = SYNCHRONISED.exists() or is_clock_synchronised()
+        return self._was_set
 
 
 class SimulatedClock:

@@ -233,9 +233,12 @@ def check_java(environ: Mapping[str, str]) -> Iterator[MachineFinding]:
 
 
 def is_clock_synchronised() -> bool:
-    """Whether a time server has set the clock, by any daemon that sets the kernel's."""
+    """Whether a time server has set the clock, by any daemon that sets the kernel's.
+
+    False where a sandbox forbids the call.
+    """
     state = ctypes.create_string_buffer(256)  # struct timex; all zero changes nothing
-    return ctypes.CDLL(None).adjtimex(state) != TIME_ERROR  # type: ignore[no-any-return]
+    return 0 <= ctypes.CDLL(None).adjtimex(state) < TIME_ERROR  # type: ignore[no-any-return]
 
 
 def check_clock(*, is_synchronised: bool) -> Iterator[MachineFinding]:

@@ -136,6 +136,15 @@ def test_unit_has_no_comment_after_a_value(path: Path) -> None:
     assert [line for line in lines if re.search(r"^[^#].*=.*#", line)] == []
 
 
+def test_node_may_ask_the_kernel_whether_the_clock_is_set() -> None:
+    """ProtectClock forbids reading it, too; to set it, the unit has no capability."""
+    lines = (SYSTEMD / "edge-agent.service").read_text(encoding="utf-8").splitlines()
+
+    assert "ProtectClock=yes" not in lines
+    assert "SystemCallFilter=adjtimex clock_adjtime clock_adjtime64" in lines
+    assert "CapabilityBoundingSet=" in lines
+
+
 @needs_analyze
 @each_unit
 def test_unit_passes_systemd_analyze_verify(path: Path, tmp_path: Path) -> None:
