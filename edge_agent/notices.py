@@ -178,12 +178,12 @@ class Notices:
         if notice is not None and level > 1:
             parts.append(
                 f"level {level} by notice for {topic.removeprefix('/notice')} until "
-                f"{_local(until_s)}{_format_doubts(notice)}"
+                f"{format_local_time(until_s)}{_format_doubts(notice)}"
             )
         parts += [
             f"LEVEL UNKNOWN: the notice of level {n.level} for "
-            f"{topic.removeprefix('/notice')} expired {_local(n.until_s)} without "
-            "withdrawal"
+            f"{topic.removeprefix('/notice')} expired "
+            f"{format_local_time(n.until_s)} without withdrawal"
             for topic, n in self._expired(now_s)
         ]
         return "; ".join(parts) or None
@@ -218,15 +218,19 @@ class Notices:
         return _newer(earlier, notice)
 
 
-def _local(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC).astimezone():%m-%d %H:%M}"
+def format_local_time(at_s: float) -> str:
+    """Format a Unix time as the machine's local time, or as a number."""
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC).astimezone():%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # also from 2038 on 32-bit systems
+        return f"{at_s:g}"
 
 
 def _format_doubts(notice: Notice) -> str:
     """What restricts the level, in parentheses."""
     words = []
     if notice.state == "held":
-        words.append(f"held, no data since {_local(notice.known_until_s)}")
+        words.append(f"held, no data since {format_local_time(notice.known_until_s)}")
     words += [code.replace("_", " ") for code in notice.doubts if code != "level_held"]
     return f" ({', '.join(words)})" if words else ""
 
@@ -268,10 +272,18 @@ def _repeated(earlier: Notice, notice: Notice) -> Notice:
 
 def _restored(remembered: str | None, *, is_signed: bool) -> dict[str, Notice]:
     """Notices of the stored state; with signatures, only those that have a time."""
+    notices: dict[str, Notice] = {}
     try:
-        state = json.loads(remembered or "{}")
-        notices = {t: Notice.decode(text.encode()) for t, text in state.items()}
+        state = json.loads(remembered or "{}").items()
     except (ValueError, AttributeError) as error:
         log.warning("stored notices are not used: %s", error)
-        return {}
-    return {t: n for t, n in notices.items() if n.at_s > 0 or not is_signed}
+        return notices
+    for topic, text in state:
+        try:
+            notice = Notice.decode(text.encode())
+        except (NoticeError, AttributeError) as error:
+            log.warning("the stored notice on %s is not used: %s", topic, error)
+            continue
+        if notice.at_s > 0 or not is_signed:
+            notices[topic] = notice
+    return notices

@@ -203,6 +203,7 @@ class SystemdSupervisor:
         self._every_s = interval_s
         self._serves = is_serving
         self._is_late = False
+        self._is_status_broken = False
         self._status_lock = threading.Lock()
         self._stopping = threading.Event()
         self._closed = threading.Event()
@@ -276,7 +277,7 @@ class SystemdSupervisor:
 
     def _send_ready(self) -> None:
         self._notifier.send("READY=1")
-        self._notifier.send_status(self._status())
+        self._notifier.send_status(self._read_status())
 
     def _wait_deadline_serving(self) -> None:
         deadline_s = self._watchdog.clock() + READY_TIMEOUT_S
@@ -292,6 +293,16 @@ class SystemdSupervisor:
         while not self._closed.wait(self._every_s):
             self.check_loops()
 
+    def _read_status(self) -> str:
+        try:
+            return self._status()
+        except Exception:
+            # A text for people must not end a program that works.
+            if not self._is_status_broken:
+                log.exception("there is no status line")
+            self._is_status_broken = True
+            return "no status line: see the log"
+
     def _send_status_lines(self) -> None:
         # In a thread of its own: `status` may wait for a lock that a hung loop holds.
         with self._watchdog.watch_loop("status line", STATUS_TIMEOUT_S) as heartbeat:
@@ -303,7 +314,7 @@ class SystemdSupervisor:
         with self._status_lock:
             if self._stopping.is_set():
                 return
-            line = self._status()
+            line = self._read_status()
             if not self._is_late and not self._stopping.is_set():
                 self._notifier.send_status(line)
 

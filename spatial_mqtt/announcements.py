@@ -8,7 +8,6 @@ install a version; the bundle itself has a signature of its own.
 Their signatures are in `notice_signatures`.
 """
 
-import math
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -94,11 +93,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
-        if not math.isfinite(self.until_s):
-            raise ValueError("until_s must be a finite time")
-        for name, at_s in (("at_s", self.at_s), ("known_until_s", self.known_until_s)):
-            if not 0 <= at_s <= MAX_TIME_S:
-                raise ValueError(f"{name} must be Unix seconds, got {at_s:g}")
+        for name in ("until_s", "at_s", "known_until_s"):
+            if not 0 <= getattr(self, name) <= MAX_TIME_S:
+                rule = f"{name} must be Unix seconds"
+                raise ValueError(f"{rule}, got {getattr(self, name):g}")
         if self.withdrawn and (self.level > 1 or self.criteria is not None):
             raise ValueError("withdrawn must come without level and criteria")
 

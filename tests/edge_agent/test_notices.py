@@ -1,12 +1,19 @@
 """Notices: received, stored, expired and verified."""
 
+import json
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.notices import NOTICES_STATE, Notices, check_notice_keys
+from edge_agent.notices import (
+    NOTICES_STATE,
+    Notices,
+    check_notice_keys,
+    format_local_time,
+)
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import (
     CriteriaNotice,
@@ -87,7 +94,7 @@ def test_area_is_judged_by_a_notice_in_force_or_just_withdrawn() -> None:
     """Not by an expired one: the backend, or the way from it, is gone."""
     notices = Notices(None, lambda _: None)
     assert not notices.is_judged(0.0)
-    notices.on_message(incoming("/notice/3", Notice(1, 9e9, at_s=1.0)))
+    notices.on_message(incoming("/notice/3", Notice(1, 4e9, at_s=1.0)))
     assert not notices.is_judged(10.0)
     notices.on_message(incoming("/notice/3/1", Notice(2, 100.0, at_s=50.0)))
     assert [notices.is_judged(at_s) for at_s in (60.0, 100.0)] == [True, False]
@@ -162,6 +169,33 @@ def test_invalid_notices_change_nothing() -> None:
 
     assert notices.level(0.0) == 1
     assert notices.criteria() is None
+
+
+def test_notice_in_milliseconds_is_refused_and_does_not_stay_stored() -> None:
+    """One that an earlier version stored is dropped alone; the others stay."""
+    stored: dict[str, str] = {}
+    notices = Notices(None, stored.update)
+    notices.on_message(incoming("/notice/3", Notice(4, until_s=200.0)))
+    late = b'{"level": 5, "until_s": 1800000000000}'
+    notices.on_message(incoming("/notice/3/1", late))
+    assert "until_s must be Unix seconds" in (notices.refused or "")
+
+    state = json.loads(stored[NOTICES_STATE])
+    restored = Notices(json.dumps({"/notice/3/1": late.decode(), **state}), print)
+    assert restored.level(100.0) == 4
+    assert "level 4 by notice for /3 until " in (restored.summary(100.0) or "")
+
+
+@pytest.mark.parametrize("state", ['{"/notice/3": 5}', "[]", '{"/notice/3": null}'])
+def test_stored_notices_of_another_form_are_not_used(state: str) -> None:
+    """A damaged queue file keeps no node from starting."""
+    assert Notices(state, print).level(0.0) == 1
+
+
+@pytest.mark.parametrize("at_s", [1.8e12, 253_402_300_799.0, -1e300, inf, nan])
+def test_any_time_has_a_text(at_s: float) -> None:
+    """The status line ends no node."""
+    assert format_local_time(at_s)
 
 
 def test_notice_without_criteria_keeps_the_criteria_in_force() -> None:

@@ -213,6 +213,27 @@ def test_status_is_not_read_after_stopping(
     assert not called.is_set()
 
 
+def test_error_in_the_status_line_ends_nothing(
+    manager: NotifySocket, watchdog: LoopWatchdog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged once, and the program becomes ready."""
+
+    def fail() -> str:
+        raise ValueError("year 59009 is out of range")
+
+    supervision = SystemdSupervisor(
+        SystemdNotifier(str(manager.path)), watchdog, fail, 0.01
+    )
+    supervision.report_ready()
+    messages: list[str] = []
+    wait_until(lambda: messages.extend(manager.received()) or len(messages) > 6)
+    supervision.close()
+
+    lines = [line for line in messages if line != "WATCHDOG=1"]
+    assert lines[:2] == ["READY=1", "STATUS=no status line: see the log"]
+    assert caplog.text.count("there is no status line") == 1
+
+
 def test_hanging_status_is_a_late_loop(
     manager: NotifySocket, watchdog: LoopWatchdog, clock: Clock
 ) -> None:

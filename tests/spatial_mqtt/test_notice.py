@@ -28,6 +28,8 @@ def test_notice_survives_encoding_and_decoding() -> None:
         b'{"level": 6}',
         b'{"level": true}',
         b'{"until_s": "noon"}',
+        b'{"level": 4, "until_s": 1800000000000}',
+        b'{"level": 4, "until_s": -1}',
         b'{"criteria": {"warning_mm": 100}}',
         (
             b'{"criteria": {"advisory_mm": 9, "warning_mm": 5, "special_mm": 7, '
