@@ -41,6 +41,10 @@ FLASH_S = 1.0
 
 MIN_FLASH_INTERVAL_S = 2.0
 
+RETURN_S = 600.0
+"""A level that was not reached for this time is a higher level when it returns; sooner
+it is the same one that fluctuates."""
+
 
 def check_flash_interval(every_s: float) -> None:
     """Check the time between two flashes.
@@ -84,7 +88,8 @@ class AlarmOutputSettings:
     most_s: float = key(
         KeyRule(
             "Longest time on in a row; then it flashes while the level lasts. A higher "
-            "level restarts it, 0 has no limit, as for a lamp.",
+            "level restarts it, also one that returns after ten minutes; 0 has no "
+            "limit, as for a lamp.",
             "s",
             low=0,
             high=86_400,
@@ -121,6 +126,7 @@ class AlarmOutput:
             settings.pin, active_high=settings.active_high, pin_factory=pin_factory
         )
         self._since: tuple[int, float] | None = None
+        self._lower_since: tuple[int, float] | None = None
         self.state = OFF
 
     def update(
@@ -147,10 +153,7 @@ class AlarmOutput:
         """
         s = self.settings
         level = max(own_level, notice_level) if s.by_notice else own_level
-        if level < s.from_level:
-            self._since = None
-        elif self._since is None or level > self._since[0]:
-            self._since = level, now_s
+        self._store_level(level, now_s)
         state = self._state(now_s)
         if state == OFF:
             is_drill = s.by_notice and drill_level >= s.from_level
@@ -165,6 +168,23 @@ class AlarmOutput:
     def close(self) -> None:
         """Switch the output off and release its pin."""
         self._device.close()
+
+    def _store_level(self, level: int, now_s: float) -> None:
+        """Store since when it is on, and the level that a higher one must exceed."""
+        if level < self.settings.from_level:
+            self._since = self._lower_since = None
+        elif self._since is None or level > self._since[0]:
+            self._since, self._lower_since = (level, now_s), None
+        elif level == self._since[0]:
+            self._lower_since = None
+        elif self._lower_since is None:
+            self._lower_since = level, now_s
+        else:
+            highest, lower_s = max(level, self._lower_since[0]), self._lower_since[1]
+            self._lower_since = highest, lower_s
+            if now_s - lower_s >= RETURN_S:
+                self._since = highest, self._since[1]
+                self._lower_since = (level, now_s) if level < highest else None
 
     def _state(self, now_s: float) -> str:
         """State by the level."""

@@ -84,6 +84,35 @@ def test_siren_stops_after_its_time_and_restarts_at_a_higher_level(
     assert seen == [1, 1, 0, 1, 1, 0, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        # A notice of level 4 lasts; the own level 5 returns after hours.
+        (((0, 5), (60, 5), (70, 4), (700, 4), (18_000, 5)), [1, 0, 0, 0, 1]),
+        # It flickers between both.
+        (((0, 5), (60, 5), (70, 4), (600, 5), (610, 4), (1200, 5)), [1, 0, 0, 0, 0, 0]),
+        # Level 4 was there less than ten minutes ago.
+        (((0, 5), (60, 4), (650, 3), (670, 4), (680, 5)), [1, 0, 0, 0, 1]),
+        (((0, 5), (60, 4), (670, 3), (1280, 3), (1290, 4)), [1, 0, 0, 0, 1]),
+    ],
+)  # fmt: skip
+def test_siren_restarts_when_a_level_returns_while_a_lower_one_lasts(
+    pins: MockFactory, levels: tuple[tuple[int, int], ...], expected: list[int]
+) -> None:
+    """A second emergency is one, ten minutes after the first; flapping is none."""
+    siren = AlarmOutputSettings(
+        name="siren", pin=6, from_level=3, most_s=60.0, unknown_every_s=0.0
+    )
+    outputs, clock = alarms(pins, siren)
+    seen = []
+    for at_s, level in levels:
+        clock.s = 100.0 + at_s
+        outputs.update(level, 3)
+        seen.append(pins.pin(6).state)
+
+    assert seen == expected
+
+
 def test_active_low_relay_is_off_at_start_and_at_close(
     pins: MockFactory,
 ) -> None:
