@@ -1,6 +1,7 @@
 """``[[triage.limit]]``: a user-defined limit for any sensor or quantity."""
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,12 @@ class LimitSettings:
         KeyRule("Unit of the values, to be sure; must be that of the readings."), None
     )
     for_s: float = key(
-        KeyRule("How long it must last before it counts.", "s", low=0, high=604_800),
+        KeyRule(
+            "How long it must last, from reading to reading, before it counts.",
+            "s",
+            low=0,
+            high=604_800,
+        ),
         0.0,
     )
     hold_s: float = key(
@@ -147,6 +153,9 @@ def find_limit_problems(
 
 LIMIT_RULE = "limit"
 
+SILENCE_S = 7200.0
+"""Two of the longest intervals between readings: after that a limit is over."""
+
 
 class LimitRule:
     """Rule for one limit on one sensor.
@@ -164,6 +173,7 @@ class LimitRule:
         self._part = (limit.sensor or "").partition("/")[2]
         self._value: float | None = None
         self._since_s: float | None = None
+        self._last_s = -math.inf
         self._is_doubtful = False
 
     def on_sample(self, sample: SensorSample) -> None:
@@ -178,14 +188,16 @@ class LimitRule:
             # a doubtful excess starts to count with the first good reading
             self._since_s = sample.at_s
         self._value, self._is_doubtful = value, sample.is_suspect
+        self._last_s = max(self._last_s, sample.at_s)
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
-        """That the value has been beyond the limit for long enough."""
+        """That the value has been beyond the limit for long enough, as measured."""
         limit, since_s = self._limit, self._since_s
         if since_s is None or self._value is None:
             return
-        lasted_s = context.now_s - since_s
-        if lasted_s < limit.for_s:
+        lasted_s = self._last_s - since_s
+        silent_s = context.now_s - self._last_s
+        if lasted_s < limit.for_s or silent_s > max(limit.hold_s, SILENCE_S):
             return
         reason = Reason(
             ReasonCode.LIMIT,

@@ -552,6 +552,20 @@ def test_limit_counts_after_for_s_and_clears_at_clear_at() -> None:
     assert results[3].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
 
 
+def test_silence_neither_counts_for_a_limit_nor_keeps_it() -> None:
+    """One spurious reading of a probe that then died is no alarm after `for_s`."""
+    limit = {"sensor": "stream", "above": 1.2, "for_s": 1200, "level": 3}
+    rules = build_settings(TriageSection, {"limit": [limit]})
+    silence: list[list[Reading]] = [[]] * 24
+    triage = Triage([STREAM], rules)
+    assert set(levels(triage, [*stream(1.1, 1.3), *silence])) == {1}
+
+    results = run(Triage([STREAM], rules), [*stream(1.3, 1.3, 1.3), *silence])
+    # Two hours without a reading, and `hold_s`.
+    assert [each.level for each in results] == [1, 1, *[3] * 14, *[1] * 11]
+    assert results[14].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
+
+
 def test_limit_below_a_value_of_a_secondary_reading() -> None:
     """For example a battery voltage or a temperature in the housing."""
     lean = Measured("lean", "temperature", "Cel")
