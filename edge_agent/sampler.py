@@ -151,11 +151,18 @@ class Sampler:
         judged = self._triage.judged_sensors
         return bool(judged) and judged <= self._reader.errors.keys()
 
-    def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
-        """Read sensors (all by default) at one instant and queue their readings."""
+    def sample(
+        self, sensors: Sequence[Sensor] | None = None, *, is_urgent: bool = False
+    ) -> None:
+        """Read sensors (all by default) at one instant and queue their readings.
+
+        Args:
+            sensors: The sensors; None for all.
+            is_urgent: Whether sensors in back-off are read, too.
+        """
         chosen = self._sensors if sensors is None else sensors
         moment = self._moment()
-        readings = self._reader.read(chosen, moment.wall_s)
+        readings = self._reader.read(chosen, moment.wall_s, is_urgent=is_urgent)
         if not readings:
             return
         with self._assessing:

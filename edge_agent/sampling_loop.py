@@ -348,7 +348,7 @@ class SamplingLoop:
             if name is None:
                 return
             # The urgent reading first, by itself; then all sensors.
-            self._sampler.sample([self._urgent[name]])
+            self._sampler.sample([self._urgent[name]], is_urgent=True)
             self._wants_follow_up.set()
 
     def _follow_up(self) -> None:

@@ -177,17 +177,20 @@ class SensorReader:
             for sensor in sensors
         }
 
-    def read(self, sensors: Sequence[Sensor], now_s: float) -> list[Reading]:
+    def read(
+        self, sensors: Sequence[Sensor], now_s: float, *, is_urgent: bool = False
+    ) -> list[Reading]:
         """Read some sensors; adds the health of those where it changed.
 
         Args:
             sensors: The sensors to read.
             now_s: Unix time, for parts that need one.
+            is_urgent: Whether those in back-off are read, too.
         """
         results: dict[str, list[Reading]] = {}
         threads = []
         for sensor in sensors:
-            if self._is_paused(sensor):
+            if self._is_paused(sensor, is_urgent=is_urgent):
                 continue
             thread = threading.Thread(
                 target=self._read_into,
@@ -224,9 +227,10 @@ class SensorReader:
         """Error of each sensor whose last reading failed, by name."""
         return {n: h.error for n, h in self._health.items() if h.error is not None}
 
-    def _is_paused(self, sensor: Sensor) -> bool:
+    def _is_paused(self, sensor: Sensor, *, is_urgent: bool) -> bool:
         health = self._health[sensor.name]
-        return health.is_hanging or self._mono_s() < health.retry_at_s
+        is_backing_off = self._mono_s() < health.retry_at_s and not is_urgent
+        return health.is_hanging or is_backing_off
 
     def _read_into(
         self, sensor: Sensor, now_s: float, results: dict[str, list[Reading]]
@@ -269,8 +273,10 @@ class SensorReader:
     def _failed(self, name: str, error: SensorError) -> list[Reading]:
         health = self._health[name]
         health.failures += 1
-        if health.failures >= FAILURES_BEFORE_BACKOFF:
-            health.retry_at_s = self._mono_s() + health.backoff_s
+        now_s = self._mono_s()
+        # An urgent reading during a back-off does not prolong it.
+        if health.failures >= FAILURES_BEFORE_BACKOFF and now_s >= health.retry_at_s:
+            health.retry_at_s = now_s + health.backoff_s
             health.backoff_s = min(2 * health.backoff_s, MAX_BACKOFF_S)
         return self._health_change(name, error)
 

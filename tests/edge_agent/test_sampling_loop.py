@@ -63,7 +63,7 @@ class FakeSampler:
     hang: threading.Event | None = None
     after: Callable[[], None] | None = None
 
-    def sample(self, sensors: object = None) -> None:
+    def sample(self, sensors: object = None, *, is_urgent: bool = False) -> None:
         self.at_s.append(time.monotonic())
         if self.hang is not None:
             self.hang.wait(10)
@@ -212,10 +212,11 @@ def test_urgent_event_waits_neither_for_all_sensors_nor_for_a_chattering_contact
     hang = threading.Event()
 
     class SlowSampler(FakeSampler):
-        def sample(self, sensors: object = None) -> None:
+        def sample(self, sensors: object = None, *, is_urgent: bool = False) -> None:
             super().sample()
             chosen = sensors if isinstance(sensors, list | tuple) else wires
             sampled.append(" ".join(sensor.name for sensor in chosen))
+            assert is_urgent == (len(chosen) == 1)
             if len(sampled) > 1 and len(chosen) > 1:  # after an event
                 hang.wait()
 

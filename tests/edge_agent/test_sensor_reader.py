@@ -66,8 +66,8 @@ class ReaderHarness:
         self.sensors = sensors
         self.reader = SensorReader(sensors, lambda: self.now_s, ReadPolicy(deadline_s))
 
-    def read(self) -> list[Reading]:
-        return self.reader.read(self.sensors, 1.7e9)
+    def read(self, *, is_urgent: bool = False) -> list[Reading]:
+        return self.reader.read(self.sensors, 1.7e9, is_urgent=is_urgent)
 
     def names(self) -> list[str]:
         return [reading.name for reading in self.read()]
@@ -130,6 +130,27 @@ def test_backoff_of_a_broken_sensor_grows() -> None:
     assert sensor.reads == reads + 21
 
 
+def test_urgent_event_is_read_in_a_backoff() -> None:
+    """A wire that was shorted by a slide is then cut by it.
+
+    An urgent reading that fails, as of a contact that chatters, prolongs no back-off.
+    """
+    wire = broken("wire")
+    harness = ReaderHarness(wire)
+    for _ in range(FAILURES_BEFORE_BACKOFF):
+        harness.read()
+    for _ in range(20):
+        assert harness.read(is_urgent=True) == []
+    assert wire.reads == FAILURES_BEFORE_BACKOFF + 20
+    harness.now_s = MIN_BACKOFF_S
+    harness.read()
+    assert wire.reads == FAILURES_BEFORE_BACKOFF + 21
+
+    wire.on_read = lambda: [Reading("wire", None, True)]
+    assert harness.names() == []
+    assert [r.name for r in harness.read(is_urgent=True)] == ["wire", "wire/health"]
+
+
 def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
     """Its thread waits for the bus; the reader returns after the deadline."""
     go_on = threading.Event()
@@ -145,6 +166,7 @@ def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
     assert harness.names() == ["a", "b/health", "c"]
     assert "does not return within 0.2 s" in harness.reader.problems["b"]
     assert harness.names() == ["a", "c"]
+    assert [r.name for r in harness.read(is_urgent=True)] == ["a", "c"]
     go_on.set()
     names: list[str] = []
     for _ in range(100):
