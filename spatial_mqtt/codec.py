@@ -292,10 +292,14 @@ def _read_properties(raw: bytes) -> tuple[dict[int | str, str], bytes]:
 def _skip_property(kind: int, raw: bytes, at: int) -> int:
     """Offset after a property that is not read."""
     if kind in _FIXED_BYTES:
-        return at + _FIXED_BYTES[kind]
-    if kind == 0x0B:  # noqa: PLR2004 - subscription identifier
-        return _length(raw, at)[1]
-    raise IndexError(kind)
+        end = at + _FIXED_BYTES[kind]
+    elif kind == 0x0B:  # noqa: PLR2004 - subscription identifier
+        end = _length(raw, at)[1]
+    else:
+        raise IndexError(kind)
+    if not at < end <= len(raw):
+        raise IndexError(end)
+    return end
 
 
 def _text_at(raw: bytes, at: int) -> tuple[str, int]:

@@ -193,6 +193,25 @@ def test_truncated_message_is_refused() -> None:
         codec.decode_publish(0x32, b"\0\2/1\0\1\x30\x26", 1)
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"\x01\x23\x01\x00\x0b",  # a length without bytes, which was read for ever
+        b"\x0b\x80",
+        b"\x01",
+        b"\x02\x00\x00\x00",
+        b"\x23\x01",
+        b"\x7f\x00",
+    ],
+)
+def test_truncated_or_unknown_property_is_refused(properties: bytes) -> None:
+    """The packet is whole, its last property is not."""
+    body = b"\0\2/1\0\1" + bytes((len(properties),)) + properties
+
+    with pytest.raises(PacketError, match="PUBLISH must be whole"):
+        codec.decode_publish(0x32, body, 1)
+
+
 def test_length_of_five_bytes_is_refused() -> None:
     """MQTT lengths have at most four bytes."""
     with pytest.raises(PacketError, match="length must be at most 4 bytes"):
