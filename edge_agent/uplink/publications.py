@@ -115,9 +115,9 @@ class PublicationBuilder:
         self._large: QueuedMessage | None = None
         self._chunks: list[Fragment] = []
 
-    def next_priority(self, now_s: float) -> int | None:
-        """Priority of the next publication; None when none may be sent."""
-        waiting = self._scheduler.next_priority(now_s)
+    def next_priority(self, now_s: float, lowest: int) -> int | None:
+        """Priority of the next publication; see `PriorityScheduler.next_priority`."""
+        waiting = self._scheduler.next_priority(now_s, lowest)
         if self._large is None:
             return waiting
         return max(waiting or 0, self._large.priority)

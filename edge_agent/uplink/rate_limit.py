@@ -154,6 +154,11 @@ class RateLimiter:
             return 0.0
         return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
 
+    def lowest_permitted(self, now_s: float) -> int:
+        """Lowest priority that may be sent now."""
+        lowest = LADDER.routine()[0]
+        return self._override_from if self.wait_s(lowest, now_s) > 0 else lowest
+
     @property
     def is_unlimited(self) -> bool:
         """Whether there is no limit now; as of the last call of `wait_s`."""

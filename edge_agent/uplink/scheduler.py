@@ -87,14 +87,24 @@ class PriorityScheduler:
         self._waiting_since: dict[int, float] = {}
         self._next_check_s: dict[int, float] = {}
 
-    def next_priority(self, now_s: float) -> int | None:
-        """The priority to serve next; None when no message may be sent."""
+    def next_priority(self, now_s: float, lowest: int) -> int | None:
+        """The priority to serve next; None when no message may be sent.
+
+        Args:
+            now_s: Monotonic time.
+            lowest: Lowest priority that the rate limit permits now; one below it only
+                if no other waits.
+        """
         waiting = self._queue.waiting_priorities()
         for priority in self._waiting_since.keys() - waiting:
             del self._waiting_since[priority]
         for priority in waiting:
             self._waiting_since.setdefault(priority, now_s)
-        return self._fair_queue.choose([p for p in waiting if self._is_ripe(p, now_s)])
+        ripe = [p for p in waiting if self._is_ripe(p, now_s)]
+        permitted = [p for p in ripe if p >= lowest]
+        if ripe and not permitted:
+            return max(ripe)  # without a turn: it is not sent now
+        return self._fair_queue.choose(permitted)
 
     def lease(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False

@@ -381,7 +381,7 @@ class Uplink:
         loads: list[OutgoingPublication] = []
         free_bytes, is_urgent = 0, False
         while True:
-            priority = self._builder.next_priority(now_s)
+            priority = self._next_priority(now_s)
             self._wakes_on_answers = priority is not None
             if priority is None:
                 break
@@ -402,11 +402,15 @@ class Uplink:
                 limit if self._limiter.is_unlimited else 1,
                 min(free_bytes, MAX_LEASE_BYTES),
             )
-            if not more and self._builder.next_priority(now_s) in {None, priority}:
+            if not more and self._next_priority(now_s) in {None, priority}:
                 break  # otherwise a more urgent message was put meanwhile
             free_bytes = self._add_fitting(loads, more, free_bytes, now_s)
         pace_wait_s = self._in_flight.pace_wait_s(now_s)
         return loads, min(IDLE_POLL_S, pace_wait_s or IDLE_POLL_S)
+
+    def _next_priority(self, now_s: float) -> int | None:
+        lowest = self._limiter.lowest_permitted(now_s)
+        return self._builder.next_priority(now_s, lowest)
 
     def _add_fitting(
         self,

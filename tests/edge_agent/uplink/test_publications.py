@@ -40,7 +40,7 @@ class BuilderHarness:
         self.queue.put([MessageDraft(priority, topic, lambda _: payload)] * count)
 
     def build(self) -> OutgoingPublication | None:
-        priority = self.builder.next_priority(0.0)
+        priority = self.builder.next_priority(0.0, 1)
         return None if priority is None else self.builder.build_next(priority)
 
     def build_all(self) -> list[OutgoingPublication]:

@@ -39,6 +39,7 @@ def test_closed_link_passes_only_urgent_messages() -> None:
     limiter = RateLimiter(None, [NIGHT], 4, lambda: parse_minute("23:00"))
 
     assert [limiter.wait_s(p, 0.0) for p in (3, 4, 5)] == [math.inf, 0.0, 0.0]
+    assert limiter.lowest_permitted(0.0) == 4
 
 
 def test_link_opens_at_the_end_of_a_period() -> None:
@@ -49,6 +50,7 @@ def test_link_opens_at_the_end_of_a_period() -> None:
     minute += 1
 
     assert limiter.wait_s(1, 60.0) == 0.0
+    assert limiter.lowest_permitted(60.0) == 1
 
 
 def test_unsynchronised_clock_closes_no_link() -> None:

@@ -16,6 +16,7 @@ class SchedulerHarness:
 
     def __init__(self, path: str, gather_s: float = 0.0) -> None:
         self.now_s = 1000.0
+        self.lowest = 1
         policy = ExpiryPolicy(lambda: self.now_s)
         self.queue = SqliteQueue(path, "n", "boot", 10_000_000, expiry=policy)
         self.scheduler = PriorityScheduler(self.queue, gather_s)
@@ -24,7 +25,7 @@ class SchedulerHarness:
         self.queue.put([MessageDraft(priority, topic, lambda _: text.encode())])
 
     def send(self, limit: int = 1) -> list[str]:
-        priority = self.scheduler.next_priority(self.now_s)
+        priority = self.scheduler.next_priority(self.now_s, self.lowest)
         if priority is None:
             return []
         batch = self.scheduler.lease(priority, limit, 10_000)
@@ -105,6 +106,21 @@ def test_batch_has_one_topic_and_loses_no_message(harness: SchedulerHarness) -> 
 
     assert harness.send(limit=10) == ["0", "1", "2", "3"]
     assert harness.send(limit=10) == ["4", "5"]
+
+
+def test_only_permitted_priorities_take_turns(harness: SchedulerHarness) -> None:
+    """What waited for a closed link has no credit for that time."""
+    for _ in range(40):
+        for priority in (1, 2, 3):
+            harness.put(priority, str(priority) * 10)
+    harness.lowest = 3
+    assert "".join(harness.send()[0][0] for _ in range(16)) == "3" * 16
+    harness.lowest = 4
+    assert harness.scheduler.next_priority(harness.now_s, 4) == 3
+    harness.lowest = 1
+    first = [harness.send()[0][0] for _ in range(26)]
+
+    assert first.count("3") == pytest.approx(16, abs=2)
 
 
 def test_lateness_of_a_message(harness: SchedulerHarness) -> None:

@@ -15,7 +15,7 @@ from edge_agent.queue.base import MessageDraft, QueuedMessage
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import FlightLimits
 from edge_agent.uplink.publications import SenderProfile
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint
 from spatial_mqtt.custody import CustodyOffer
@@ -115,7 +115,9 @@ class InterruptedQueue(MemoryQueue):
 class Bench:
     """An uplink with scripted connections, whose clock the test sets."""
 
-    def __init__(self, *, is_relay: bool = False) -> None:
+    def __init__(
+        self, limiter: RateLimiter | None = None, *, is_relay: bool = False
+    ) -> None:
         self.queue = InterruptedQueue("n1", "boot", 10_000_000)
         self.connections: list[ScriptedConnection] = []
         self.later_s = 0.0
@@ -123,7 +125,7 @@ class Bench:
             self.queue,
             SenderProfile("n1", is_relay, limits=FlightLimits(offer_grace_s=3.0)),
             self._connect,
-            RateLimiter(None),
+            limiter or RateLimiter(None),
             lambda: time.monotonic() + self.later_s,
         )
 
@@ -305,3 +307,25 @@ def test_message_put_after_an_urgent_one_is_not_sent_with_earlier_ones(
     relay.run(relay.start, put_before_lease)
 
     assert relay.link.sent == sent
+
+
+@pytest.mark.parametrize(
+    ("override_from", "sent"), [(4, []), (3, [3, 3, 3]), (2, [3, 2, 3, 3, 2])]
+)
+def test_override_from_passes_a_closed_link_whatever_else_waits(
+    override_from: int, sent: list[int]
+) -> None:
+    """Those below it have a share of the link only while it is open."""
+    minute = 60
+    night = RatePeriod(0, 120, 0)
+    node = Bench(RateLimiter(None, [night], override_from, lambda: minute))
+    node.put(1, 2, 3, 1, 2, 3, 1, 3)
+
+    def open_link() -> None:
+        nonlocal minute
+        assert node.link.sent == sent
+        minute = 120
+
+    node.run(node.start, lambda: None, open_link)
+
+    assert sorted(node.link.sent) == [1, 1, 1, 2, 2, 3, 3, 3]
