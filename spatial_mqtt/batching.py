@@ -77,6 +77,9 @@ MAX_PARTIAL_BYTES = 4 * MAX_PAYLOAD_BYTES
 """Limit for the incomplete messages of all senders. The oldest are dropped first;
 their senders repeat them because they get no receipt."""
 
+MAX_AGE_S = 999_999_999
+"""As in the user property of a message that is published alone."""
+
 FRAGMENT_OVERHEAD_BYTES = 100
 """Memory per fragment beside its data."""
 
@@ -259,4 +262,4 @@ def _item(record: object) -> BatchItem:
     is_pair = isinstance(record, list) and list(map(type, record)) == [bytes, int]
     if not is_pair or record[1] < 0:  # type: ignore[index]
         raise BatchError("message", "bytes, or bytes and an age in seconds", record)
-    return BatchItem(*record)  # type: ignore[misc]
+    return BatchItem(record[0], min(record[1], MAX_AGE_S))  # type: ignore[index]

@@ -9,7 +9,7 @@ removes duplicates again.
 import sqlite3
 from typing import Final
 
-from spatial_mqtt.senml import MessageId
+from spatial_mqtt.senml import MAX_SEQ, MessageId
 
 MAX_RANGES_OF_NODE: Final = 20_000
 CHECK_EVERY: Final = 500
@@ -33,16 +33,17 @@ class KnownIds:
         below = self._range_from_below(message_id)
         if below and seq <= below[1]:
             return False
+        after = min(seq + 1, MAX_SEQ)  # SQLite stores no larger number
         above = self._db.execute(
             "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ?",
-            (node, boot, seq + 1),
+            (node, boot, after),
         ).fetchone()
         low = below[0] if below and below[1] == seq - 1 else seq
         high = above[1] if above else seq
         if above:
             self._db.execute(
                 "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
-                (node, boot, seq + 1),
+                (node, boot, after),
             )
         self.record_range(node, boot, low, high)
         if low == high:

@@ -9,6 +9,7 @@ from hostile_cbor import deflate
 
 from spatial_mqtt.batching import (
     DEFLATE_DICTIONARY,
+    MAX_AGE_S,
     MAX_ITEMS,
     BatchItem,
     Fragment,
@@ -30,6 +31,13 @@ def test_batch_survives_encoding_and_decoding() -> None:
     items = [BatchItem(b""), BatchItem(b"\x00\xff" * 40, 61), BatchItem(b"x", 0)]
 
     assert decode_batch(encode_batch(items)) == items
+
+
+def test_age_is_bounded() -> None:
+    """No store can save one of 2^64 - 1 seconds."""
+    assert decode_batch(encode_batch([BatchItem(b"x", 2**64 - 1)])) == [
+        BatchItem(b"x", MAX_AGE_S)
+    ]
 
 
 def test_similar_messages_are_compressed_together() -> None:

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.queue import known_ids
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from spatial_mqtt.senml import MessageId
+from spatial_mqtt.senml import MAX_SEQ, MessageId
 
 MAX, EVERY = 100, 10
 
@@ -46,3 +46,13 @@ def test_invented_boots_and_gaps_fill_no_disk(
 
     rows = sqlite3.connect(tmp_path / "q.db").execute("SELECT count(*) FROM taken")
     assert rows.fetchone()[0] <= MAX + EVERY + len(quiet) + 1
+
+
+def test_largest_sequence_number_is_stored_once(tmp_path: Path) -> None:
+    """A node may choose it; the number after it is too large for SQLite."""
+    queue = SqliteQueue(tmp_path / "q.db", "gw", "boot", 10**6)
+    ids = [MessageId("greedy", "b", MAX_SEQ - n) for n in (0, 2, 1)]
+
+    assert queue.put(list(map(draft, ids))) == ids
+    assert queue.put(list(map(draft, ids))) == [None] * len(ids)
+    queue.close()

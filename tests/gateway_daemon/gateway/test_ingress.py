@@ -32,8 +32,11 @@ from gateway_daemon.gateway.ingress import (
 )
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
+from spatial_mqtt.batching import BatchItem, encode_batch
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
+from spatial_mqtt.senml import MAX_SEQ, MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import BATCH_CONTENT
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker
@@ -319,6 +322,28 @@ def test_share_of_a_second_lane_does_not_end_the_gateway(
 
     assert len(stored) == len(batch) == 1
     assert [m.topic for m in lanes._lanes[first].queue.lease(10)] == ["/1/0"]  # noqa: SLF001
+
+
+def test_largest_numbers_of_a_node_do_not_end_the_gateway(
+    ingress: Ingress, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The next sequence number, and the time of birth, are too large for SQLite."""
+    queue = SqliteQueue(tmp_path / "q.db", "gw", "b", 10**6)
+    monkeypatch.setattr(ingress._lanes, "_make_queue", lambda _broker: queue)  # noqa: SLF001
+    broker = BrokerInfo("127.0.0.1", free_port())
+    ingress._lanes.apply_table(BrokerTable(1, (BrokerEntry("/", broker),)))  # noqa: SLF001
+    reading = Reading("wire", None, True)
+    pack = encode_cbor(Pack(MessageId("n", "b", MAX_SEQ), 5, 1.7e9, (reading,)))
+    aged = encode_batch([BatchItem(b"aged", 2**64 - 1)])
+    _connect(ingress, monkeypatch)
+    client.publish("/forward/1/0", pack)
+    client.publish("/forward/1/0", aged, content=BATCH_CONTENT)
+    wait_until(lambda: ingress._inbox._arrived.qsize() == 2)  # noqa: SLF001
+    batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+    for publication in batch:
+        ingress._process([publication])  # noqa: SLF001
+
+    assert {message.payload for message in queue.lease(10)} == {pack, b"aged"}
 
 
 def test_lost_session_clears_the_marks_on_disk(
