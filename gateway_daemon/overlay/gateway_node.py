@@ -55,7 +55,7 @@ from gateway_daemon.overlay.timeouts import (
 from gateway_daemon.overlay.wire_format import PacketBody
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import matches
+from spatial_mqtt.topics import is_system_topic, matches
 
 
 class CarriedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -558,8 +558,9 @@ class OverlayNode:
         """Deliver a message to our clients once, if a filter matches."""
         if message.id in self._seen:
             return
-        carried = decode_carried(message)
-        if not any(matches(each, carried.topic) for each in self._filters):
+        topic = (carried := decode_carried(message)).topic
+        # At its own broker the gateway may write receipts and notices.
+        if is_system_topic(topic) or not any(matches(f, topic) for f in self._filters):
             return
         self._seen[message.id] = None
         if len(self._seen) > MAX_SEEN:

@@ -167,6 +167,17 @@ def test_gateway_that_cannot_store_acknowledges_nothing(
     assert all(ids.count("m") == 1 for ids in gateways.received.values())
 
 
+@pytest.mark.parametrize("topic", ["/custody/node-1", "/notice/3", "/drill/3"])
+def test_forged_receipt_or_notice_is_not_delivered(topic: str) -> None:
+    """Gateways may write these at their brokers; a client subscribes to everything."""
+    gateways = started_gateways(5, 3, "/+/+", "/#")
+    gateways.publish(name_of(0), topic, "forged", 5)
+    gateways.run(10.0)
+    publish(gateways, name_of(0), "genuine")
+
+    assert all(ids == ["genuine"] for ids in gateways.received.values())
+
+
 def test_publication_without_peers_is_not_complete() -> None:
     """A gateway that routes by overlay alone keeps the message until it has peers."""
     gateways = SimulatedGateways(0)
