@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from service_runtime.errors import FieldError
 from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.errors import TopicError
 from spatial_mqtt.topics import areas_around, check_area, check_publishable, filter_area
 
 
@@ -133,10 +134,12 @@ AREA_DEPTHS = (4, 8, 12)
 def subscription_area(filter_: str) -> str:
     """Return the area where a filter's gateway subscribes.
 
-    Raises:
-        TopicError: Its fixed part is not an area.
+    It is the world if the fixed part of the filter is not an area, as in ``test/#``.
     """
-    areas = areas_around(check_area(filter_area(filter_)))
+    try:
+        areas = areas_around(check_area(filter_area(filter_)))
+    except TopicError:
+        return WORLD
     return next((areas[d - 1] for d in reversed(AREA_DEPTHS) if d <= len(areas)), WORLD)
 
 

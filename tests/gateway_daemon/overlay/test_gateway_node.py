@@ -167,6 +167,19 @@ def test_gateway_that_cannot_store_acknowledges_nothing(
     assert all(ids.count("m") == 1 for ids in gateways.received.values())
 
 
+@pytest.mark.parametrize(
+    ("filter_", "topic"),
+    [("test/#", "test/x"), ("/3/1/2/0/", "/3/1/2/0/"), ("/3//1/2/+", "/3//1/2/0")],
+)
+def test_filter_outside_all_areas_is_served(filter_: str, topic: str) -> None:
+    """Any client may subscribe to it."""
+    gateways = started_gateways(6, 3, filter_)
+    gateways.publish(name_of(0), topic, "m", 5)
+    gateways.run(10.0)
+
+    assert all(ids == ["m"] for ids in gateways.received.values())
+
+
 @pytest.mark.parametrize("topic", ["/custody/node-1", "/notice/3", "/drill/3"])
 def test_forged_receipt_or_notice_is_not_delivered(topic: str) -> None:
     """Gateways may write these at their brokers; a client subscribes to everything."""
