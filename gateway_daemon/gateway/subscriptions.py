@@ -37,6 +37,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Session,
+    is_filter,
 )
 
 log = logging.getLogger(__name__)
@@ -101,11 +102,13 @@ class SubscriptionTable:
 
     @property
     def filters(self) -> frozenset[str]:
-        """All filters of clients, without those for the system's own topics."""
+        """All filters of clients that brokers accept, without system topics."""
         filters = [f for filters in self._clients.values() for f in filters]
         if not self._is_logged:
             filters += [f for f, count in self._registered.items() if count]
-        return frozenset(f for f in filters if not is_system_topic(f))
+        return frozenset(
+            f for f in set(filters) if not is_system_topic(f) and is_filter(f)
+        )
 
     def to_state(self) -> SavedSubscriptions:
         """State to restore after a restart."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from programs import Client
 
 from gateway_daemon.gateway import subscriptions
+from gateway_daemon.gateway.downstream import BrokerSubscriber
 from gateway_daemon.gateway.subscriptions import (
     MAX_PRESUMED,
     SavedSubscriptions,
@@ -26,7 +27,14 @@ from spatial_mqtt.directory import (
     BrokerTable,
     find_responsible_broker,
 )
-from spatial_mqtt.topics import can_match_in, filter_area, is_system_topic, matches
+from spatial_mqtt.topics import (
+    REGISTER,
+    UNREGISTER,
+    can_match_in,
+    filter_area,
+    is_system_topic,
+    matches,
+)
 
 B1, B2, B3 = (BrokerInfo(f"b{n}", 1883) for n in (1, 2, 3))
 TABLE = BrokerTable(
@@ -165,6 +173,22 @@ def test_system_topics_are_no_subscriptions() -> None:
     assert table.filters == set()
 
 
+@pytest.mark.parametrize(
+    "filter_", ["", "/1/#/2", "a+b", "/1/2#", "/\x01", "/" * 201, "/\ufffe"], ids=ascii
+)
+def test_filter_that_a_broker_does_not_accept_is_not_served(filter_: str) -> None:
+    """Mosquitto ends the connection at it, also at its removal; paho raises an error.
+
+    It may be registered, in the name of a client, or in a file of an earlier version.
+    """
+    table = SubscriptionTable(SavedSubscriptions({"siren": (filter_, "/5/#")}))
+    table.register(filter_)
+    assert table.filters == {"/5/#"}
+    table.on_subscribe_log("1: name 1 a+b 1 /1")
+
+    assert table.filters == {"/5/#"}
+
+
 def test_table_survives_a_restart() -> None:
     """A restart of the daemon."""
     table = SubscriptionTable()
@@ -300,6 +324,29 @@ def test_filter_of_two_clients_outlasts_a_restart_and_the_first_client(
     second_run.stop()
 
     assert "/5/#" in seen[-1]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("malformed", [b"/1/#/2", b"/" * 201], ids=len)
+def test_malformed_registration_does_not_cut_off_a_distributed_broker(
+    make_broker: Callable[..., Broker], tmp_path: Path, malformed: bytes
+) -> None:
+    """Filters that are registered later are served there, also after its removal."""
+    own, distributed = make_broker(), make_broker()
+    subscriber = BrokerSubscriber(
+        "gw", distributed.endpoint, Connection, lambda _: None, lambda: None
+    )
+    discovery = discover(own, tmp_path, subscriber.set_filters)
+    rogue = Client(own.endpoint, "rogue")
+    for topic, filter_ in ((REGISTER, b"/5/#"), (UNREGISTER, b"/5/#")):
+        rogue.publish(topic, malformed)
+        rogue.publish(topic, filter_)
+        rogue.publish(REGISTER, b"/6/#")
+        wanted = frozenset({"/5/#", "/6/#"} if topic == REGISTER else {"/6/#"})
+        wait_until(lambda: subscriber._confirmed == wanted)  # noqa: SLF001, B023
+    discovery.stop()
+    for connection in (rogue.connection, subscriber.connection):
+        connection.stop()
 
 
 @pytest.mark.broker
