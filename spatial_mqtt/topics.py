@@ -30,6 +30,7 @@ from typing import Final
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.priority import LADDER, Ladder
+from spatial_mqtt.transport import may_be_sent
 
 GATEWAY_INFO: Final = "/api/gateway/info/all"
 GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"
@@ -154,7 +155,6 @@ _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SYSTEM_PREFIXES = ("/forward/", _FROM, _CUSTODY, "/notice/", *_OTHER_PREFIXES)
 _RESERVED_SENDERS = frozenset({"offer"})
-_MAX_TOPIC_BYTES = 65535
 
 
 @dataclass(frozen=True)
@@ -412,11 +412,11 @@ def check_publishable(topic: str) -> str:
     """Return a topic if a client may publish on it.
 
     Raises:
-        TopicError: The topic is empty, too long, or has a wildcard or a null.
+        TopicError: It has a wildcard, or a broker does not accept it.
     """
-    too_long = len(topic.encode()) > _MAX_TOPIC_BYTES
-    if not topic or too_long or any(c in topic for c in "+#\0"):
-        raise TopicError("topic", "1 to 65535 bytes without +, # and null", topic)
+    if not may_be_sent(topic) or "+" in topic or "#" in topic:
+        rule = "1 to 65535 bytes and 201 levels, without +, # and control codes"
+        raise TopicError("topic", rule, topic)
     return topic
 
 

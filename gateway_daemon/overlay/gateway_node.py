@@ -54,8 +54,9 @@ from gateway_daemon.overlay.timeouts import (
 )
 from gateway_daemon.overlay.wire_format import PacketBody
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
+from spatial_mqtt.batching import MAX_AGE_S
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import is_system_topic, matches
+from spatial_mqtt.topics import check_publishable, is_system_topic, matches
 
 
 class CarriedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -129,13 +130,17 @@ def decode_carried(message: OverlayMessage) -> CarriedMessage:
     """Decode the client's message in an overlay message.
 
     Raises:
-        OverlayError: It does not parse.
+        OverlayError: It does not parse, or nobody could publish it.
     """
     try:
-        return decode_msgpack(message.payload, CarriedMessage)
+        carried = decode_msgpack(message.payload, CarriedMessage)
+        check_publishable(carried.topic)
     except DECODE_ERRORS as error:
         rule = f"a client's message ({error})"
         raise OverlayError("message", rule, message.id) from error
+    if not carried.age_s >= 0:  # also NaN
+        raise OverlayError("age", "0 or more seconds", carried.age_s)
+    return msgspec.structs.replace(carried, age_s=min(carried.age_s, MAX_AGE_S))
 
 
 @dataclass

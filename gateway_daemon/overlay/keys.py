@@ -25,7 +25,13 @@ from typing import NamedTuple
 from service_runtime.errors import FieldError
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import TopicError
-from spatial_mqtt.topics import areas_around, check_area, check_publishable, filter_area
+from spatial_mqtt.topics import (
+    areas_around,
+    check_area,
+    check_node_id,
+    check_publishable,
+    filter_area,
+)
 
 
 class TopicRole(IntEnum):
@@ -96,9 +102,9 @@ class GatewayName(NamedTuple):
             raise OverlayError("gateway name", rule, text)
         try:
             broker = BrokerInfo(found["host"], int(found["port"]))
+            return cls(found["place"], broker, check_node_id(found["id"]))
         except ValueError as error:
             raise OverlayError("gateway name", rule, text) from error
-        return cls(found["place"], broker, found["id"])
 
 
 def valley_of(name: str) -> str:

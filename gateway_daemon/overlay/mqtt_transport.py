@@ -37,6 +37,10 @@ MAX_HELD_FRAMES = 200
 IDLE_TIMEOUT_S = 300.0
 """A connection without traffic for this long is closed."""
 
+MAX_LINKS = 256
+"""Connections, each with two threads, of which the unit allows 1,024. In an overlay of
+1,000 gateways, pings and probes use some hundreds within the idle timeout."""
+
 Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 RunInLoop = Callable[[Callable[[], None]], object]
 
@@ -61,6 +65,8 @@ class _OwnBroker(BaseConnectionHandler):
         self._transport.run_in_loop(self._transport.publish_name)
 
     def on_message(self, message: IncomingMessage) -> None:
+        if message.retain:  # by no gateway: it would arrive at each connection
+            return
         self._transport.run_in_loop(
             lambda: self._transport.handler.on_frame(message.payload)
         )
@@ -77,6 +83,11 @@ class _BrokerLink(BaseConnectionHandler):
         self.connection: Connection | None = None
         self._transport = transport
         self._held: deque[Publication] = deque(maxlen=MAX_HELD_FRAMES)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker has accepted the connection."""
+        return self.connection is not None and self.connection.is_up
 
     def send(self, publication: Publication, now_s: float) -> None:
         """Send now, or when the connection is up."""
@@ -144,7 +155,8 @@ class MqttTransport:
 
     def open_link(self, broker: BrokerInfo, now_s: float) -> None:
         """Connect to a broker to read its names, until the connection is idle."""
-        self._open(broker, now_s).used_s = now_s
+        if (way := self._open(broker, now_s)) is not None:
+            way.used_s = now_s
 
     def publish_name(self) -> None:
         """Retain our name on our broker."""
@@ -153,16 +165,25 @@ class MqttTransport:
         )
 
     def send(self, to: BrokerInfo, gateway_id: str, frame: bytes, now_s: float) -> None:
-        """Send a frame to a gateway."""
+        """Send a frame to a gateway; drop it while there are too many connections."""
         publication = Publication(overlay_topic(gateway_id), frame, qos=0)
-        self._open(to, now_s).send(publication, now_s)
+        if (way := self._open(to, now_s)) is not None:
+            way.send(publication, now_s)
 
     def close_idle(self, now_s: float) -> None:
-        """Close idle connections."""
-        for broker, way in list(self._links.items()):
-            if not way.is_kept and now_s - way.used_s > IDLE_TIMEOUT_S:
-                del self._links[broker]
-                self._close(way)
+        """Close an idle connection, or one that is not up to make room for another.
+
+        One at a time, because its end may take seconds.
+        """
+        links = {each: way for each, way in self._links.items() if not way.is_kept}
+        is_full = len(self._links) >= MAX_LINKS
+        if not links:
+            return
+        _, used_s, broker = min(
+            (is_full and way.is_up, way.used_s, each) for each, way in links.items()
+        )
+        if is_full or now_s - used_s > IDLE_TIMEOUT_S:
+            self._close(self._links.pop(broker))
 
     def stop(self) -> None:
         """Close all connections."""
@@ -172,9 +193,11 @@ class MqttTransport:
 
     def _open(
         self, to: BrokerInfo, now_s: float, *, is_kept: bool = False
-    ) -> _BrokerLink:
+    ) -> _BrokerLink | None:
         way = self._links.get(to)
         if way is None:
+            if len(self._links) >= MAX_LINKS and not is_kept:
+                return None
             way = self._links[to] = _BrokerLink(self, now_s, is_kept=is_kept)
             session = Session(
                 f"{self._id}-overlay-out", ((OVERLAY_NAME_FILTER, 1),), keepalive_s=10

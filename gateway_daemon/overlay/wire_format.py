@@ -42,7 +42,10 @@ MAX_FRAME_BYTES = 1 << 20
 """Limit of an inflated frame."""
 
 MAX_SUBSCRIBERS = 1_000_000
-"""Limit of subscriber counts in packets."""
+"""Limit of subscriber counts and positions in packets."""
+
+MAX_LINK_NUMBER = 2**53
+"""Limit of the parts of a link's number, to which one is added at each change."""
 
 PLAIN, DEFLATED = b"\0", b"\1"
 
@@ -137,19 +140,26 @@ LINK_KINDS = frozenset({"ask", "told", "set right", "agreed", "set left"})
 
 def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any kind
     """Reject numbers out of range, before they are used."""
-    is_copy = isinstance(packet, MessageCopy)
-    levels = (
-        level,
-        packet.level
-        if isinstance(packet, LevelSearch | LevelSearchReply | ProbeRequest)
-        else 0,
-    )
-    count = packet.count if isinstance(packet, RangeReport) else 0
-    numbers = (packet.share if is_copy else 0, count)
-    priority = packet.message.priority if is_copy else LADDER.default
+    levels, priority = [level], LADDER.default
+    numbers: list[int] = []
+    link: tuple[int, ...] = ()
+    match packet:
+        case MessageCopy():
+            numbers, priority = [packet.share], packet.message.priority
+        case RangeReport():
+            numbers = [packet.count, *(each.position for each in packet.sample)]
+        case LevelSearch():
+            levels, numbers = [level, packet.level], [packet.hops]
+        case LevelSearchReply() | ProbeRequest():
+            levels = [level, packet.level]
+        case NeighbourReply() | SetRight() | SetRightReply() | SetLeft():
+            link = packet.seq
+        case _:
+            pass
     is_level = all(0 <= each <= VECTOR_BITS for each in levels)
     is_number = all(0 <= each <= MAX_SUBSCRIBERS for each in numbers)
-    if not (is_level and is_number and priority in LADDER.descending):
+    is_link = all(0 <= each <= MAX_LINK_NUMBER for each in link)
+    if not (is_level and is_number and is_link and priority in LADDER.descending):
         raise OverlayError("frame", "valid levels, numbers and priority", frame[:80])
 
 

@@ -1,5 +1,8 @@
 """Gateways that join, leave, crash and are partitioned, in simulated time."""
 
+import math
+
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -14,7 +17,10 @@ from hypothesis.stateful import (
 from sizes import sizes
 
 from experiments.overlay_study.churn import SimulatedGateways
-from gateway_daemon.overlay.keys import OverlayKey, TopicRole
+from gateway_daemon.overlay.gateway_node import CarriedMessage, decode_carried
+from gateway_daemon.overlay.keys import OverlayError, OverlayKey, TopicRole
+from gateway_daemon.overlay.messages import OverlayMessage
+from spatial_mqtt.batching import MAX_AGE_S
 
 TOPIC = "/3/1/2/0/1"
 seeds = st.integers(0, 2**32)
@@ -178,6 +184,27 @@ def test_filter_outside_all_areas_is_served(filter_: str, topic: str) -> None:
     gateways.run(10.0)
 
     assert all(ids == ["m"] for ids in gateways.received.values())
+
+
+@pytest.mark.parametrize(
+    ("topic", "age_s"),
+    [("/1", math.nan), ("/1", -1.0), ("/1/#", 0.0), ("/a" * 201, 0.0), ("/\x01", 0.0)],
+    ids=repr,
+)
+def test_message_that_cannot_be_stored_or_published_is_refused(
+    topic: str, age_s: float
+) -> None:
+    """It would end the gateway, or its own broker's connection again and again."""
+    payload = msgspec.msgpack.encode(CarriedMessage(topic, b"", age_s))
+    with pytest.raises(OverlayError, match=r"^(message|age) must be"):
+        decode_carried(OverlayMessage("m", 5, payload))
+
+
+def test_age_of_a_message_is_bounded() -> None:
+    """An infinite one cannot be stored."""
+    payload = msgspec.msgpack.encode(CarriedMessage("/1", b"", math.inf))
+
+    assert decode_carried(OverlayMessage("m", 5, payload)).age_s == MAX_AGE_S
 
 
 @pytest.mark.parametrize("topic", ["/custody/node-1", "/notice/3", "/drill/3"])

@@ -4,10 +4,13 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from unittest.mock import Mock, call
 
 import msgspec
 import pytest
 from conftest import Broker, wait_until
+from programs import Client
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -20,11 +23,12 @@ from gateway_daemon.overlay.gateway_node import (
 )
 from gateway_daemon.overlay.keys import GatewayName, OverlayKey
 from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
-from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, MqttTransport
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
 from gateway_daemon.overlay.timeouts import ReplyTimeouts
 from gateway_daemon.overlay.wire_format import encode_frame
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
@@ -202,3 +206,48 @@ def test_malformed_frames_are_dropped(gateways: list[Gateway]) -> None:
 
     assert gateways[0].received_ids == ["still there"]
     assert Publication(overlay_topic("g0"), b"").topic == "/overlay/node/g0"
+
+
+@pytest.mark.parametrize(("down", "closed"), [(0, 1), (40, 40)])
+def test_invented_senders_open_a_bounded_number_of_connections(
+    down: int, closed: int
+) -> None:
+    """One that is not up makes room, or else the one not used for longest."""
+    opened: list[Mock] = []
+
+    def connect(endpoint: Endpoint, *_: object) -> Mock:
+        opened.append(Mock(is_up=endpoint.port != down))
+        return opened[-1]
+
+    transport = MqttTransport("g0", Endpoint("own", 1), connect, Mock())
+    for number in range(1, MAX_LINKS + 50):
+        transport.send(BrokerInfo("h", number), "g1", b"", float(number))
+    links = opened[1:]
+    transport.close_idle(100.0)
+    transport.send(BrokerInfo("new", 1), "g1", b"", 101.0)
+
+    assert len(links) == MAX_LINKS
+    assert [n for n, each in enumerate(links, 1) if each.stop.called] == [closed]
+    assert len(opened) == MAX_LINKS + 2
+
+
+def test_retained_frame_is_ignored(broker: Broker) -> None:
+    """The broker would deliver it at each start."""
+    events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    stray = Client(broker.endpoint, "stray")
+    stray.publish(overlay_topic("g0"), b"retained", retain=True)
+    transport = MqttTransport("g0", broker.endpoint, Connection, events.put)
+    transport.handler = handler = Mock()
+    transport.start("", (), 0.0)
+
+    def has_frame() -> bool:
+        stray.publish(overlay_topic("g0"), b"live")
+        while not events.empty():
+            events.get()()
+        return bool(handler.on_frame.called)
+
+    wait_until(has_frame)
+    transport.stop()
+    stray.connection.stop()
+
+    assert handler.on_frame.call_args_list[0] == call(b"live")

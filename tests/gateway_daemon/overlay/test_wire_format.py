@@ -96,6 +96,24 @@ def test_decompression_bomb_is_refused() -> None:
         wire_format.decode_frame(bomb)
 
 
+@pytest.mark.parametrize(
+    "packet",
+    [
+        LevelPacket(0, SetLeft(LinkSequence(0, 2**64 - 1), (OTHER,))),
+        LevelPacket(0, SetRightReply(LinkSequence(2**64 - 1), (OTHER,))),
+        LevelSearch(3, ONE, -(2**63)),
+        RangeReport(7, 1, (RankedNode(ONE, 2**64 - 1),)),
+    ],
+    ids=lambda packet: type(packet).__name__,
+)
+def test_number_that_cannot_be_increased_is_refused(
+    packet: wire_format.PacketBody,
+) -> None:
+    """One more, or a sum, could not be encoded; a search would never end."""
+    with pytest.raises(OverlayError, match="frame must be valid levels, numbers"):
+        wire_format.decode_frame(wire_format.encode_frame(ONE, OTHER, packet))
+
+
 def test_gateway_name_holds_place_broker_and_id() -> None:
     """Parsing and formatting are inverse; the valley is a prefix of the place."""
     name = GatewayName(
@@ -107,7 +125,9 @@ def test_gateway_name_holds_place_broker_and_id() -> None:
     assert not valley_of(str(name._replace(cell_topic="")))
 
 
-@pytest.mark.parametrize("text", ["", "@h:1", "/3@h:0!g", "/3@h:99999!g", "h:1!g"])
+@pytest.mark.parametrize(
+    "text", ["", "@h:1", "/3@h:0!g", "/3@h:99999!g", "h:1!g", "/3@h:1!a/b"]
+)
 def test_invalid_gateway_name_is_refused(text: str) -> None:
     """No reply could be sent to it."""
     with pytest.raises(OverlayError, match="gateway name must be place@host:port!id"):
