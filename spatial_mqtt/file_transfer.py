@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
+from spatial_mqtt.announcements import MAX_BUNDLE_BYTES
 from spatial_mqtt.errors import FileChunkError
 
 FILE_CHUNK_BYTES: Final = 4096
@@ -35,9 +36,11 @@ class FileChunkRequest(msgspec.Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         """Reject an offset or a size out of range."""
-        if self.at < 0 or not 0 < self.size_bytes <= MAX_FILE_CHUNK_BYTES:
-            rule = f"at >= 0 and 1 to {MAX_FILE_CHUNK_BYTES} bytes"
-            raise ValueError(f"a chunk request must be {rule}, got {self.size_bytes}")
+        is_size = 0 < self.size_bytes <= MAX_FILE_CHUNK_BYTES
+        if not (is_size and 0 <= self.at <= MAX_BUNDLE_BYTES):
+            rule = f"1 to {MAX_FILE_CHUNK_BYTES} bytes at 0 to {MAX_BUNDLE_BYTES}"
+            got = f"{self.size_bytes} at {self.at}"
+            raise ValueError(f"a chunk request must be {rule}, got {got}")
 
     def encode(self) -> bytes:
         """Encode for the wire."""

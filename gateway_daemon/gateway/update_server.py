@@ -82,7 +82,8 @@ class UpdateServer:
         self._requests.put(None)
 
     def _enqueue(self, message: IncomingMessage) -> None:
-        if self._requests.qsize() < MAX_WAITING:
+        # No node retains a request: it would arrive at each connection.
+        if not message.retain and self._requests.qsize() < MAX_WAITING:
             self._requests.put(message)
 
     def _run(self, heartbeat: Heartbeat) -> None:
