@@ -19,7 +19,12 @@ from service_runtime.settings import (
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.correlation import COMPACT_FORM
-from spatial_mqtt.directory import BrokerInfo, GatewayLocation, check_areas
+from spatial_mqtt.directory import (
+    MAX_BEAT_S,
+    BrokerInfo,
+    GatewayLocation,
+    check_areas,
+)
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
@@ -90,7 +95,7 @@ class GatewaySection:
             "Interval of heartbeats and load reports to the Managers.",
             "s",
             low=0.5,
-            high=60,
+            high=MAX_BEAT_S,
         ),
         10.0,
     )
@@ -409,7 +414,7 @@ class AnnouncedBrokerSection:
             "areas.",
             "s",
             low=0.5,
-            high=60,
+            high=MAX_BEAT_S,
         ),
         10.0,
     )

@@ -28,6 +28,9 @@ MAX_AREAS: Final = 256
 """Maximum number of areas in one request. A Manager compares each with all others, and
 every gateway and node gets the list; a message would have space for 70,000."""
 
+MAX_BEAT_S: Final = 60
+"""Longest interval of heartbeats that the settings allow."""
+
 MAX_HOST_CHARS: Final = 253
 """Maximum length of a DNS name (RFC 1035, section 2.3.4)."""
 

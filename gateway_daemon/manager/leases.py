@@ -20,6 +20,7 @@ from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import RecordKey, parse_gateway_key
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (
+    MAX_BEAT_S,
     BrokerEntry,
     BrokerHeartbeat,
     BrokerInfo,
@@ -36,9 +37,10 @@ log = logging.getLogger(__name__)
 LEASE_INTERVALS = 3
 """Length of a lease in heartbeat intervals."""
 
-GRACE_S = 30.0
-"""Lease of a broker that no Manager is known to see: after a start of ours, or when the
-Manager that saw it is gone."""
+GRACE_S = float(LEASE_INTERVALS * MAX_BEAT_S)
+"""Lease of a broker that no Manager is known to see: after a start of ours, after our
+broker was away, or when the Manager that saw it is gone. The interval of its heartbeats
+may be the longest."""
 
 Refusals = list[DirectoryError]
 
@@ -194,6 +196,11 @@ class BrokerLeases:
         """Drop all leases of a session that has ended; the next check grants others."""
         for held in self._until_s.values():
             held.pop(session, None)
+
+    def extend(self, now_s: float) -> None:
+        """Grant time to all brokers: for a while no heartbeat could arrive."""
+        for held in self._until_s.values():
+            held[None] = now_s + GRACE_S
 
     def end_expired(
         self, registry: Registry, now: tuple[float, int]

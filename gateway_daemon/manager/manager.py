@@ -318,6 +318,7 @@ class Manager:
         session.is_up, session.table = True, b""
         if session is self._own:
             self._expect_gateways()
+            self._broker_leases.extend(self._clocks.mono_s())
             self._announce()
         self._adopt()
 

@@ -1,11 +1,17 @@
-"""Leases of distributed brokers, as pure changes of a registry."""
+"""Leases of distributed brokers, as changes of a registry and in a running Manager."""
 
 import json
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
+from conftest import wait_until
 
 from gateway_daemon.manager.api import apply_message
+from gateway_daemon.manager.brokers import BrokerConnectors, BrokerSession
 from gateway_daemon.manager.leases import (
     GRACE_S,
     BrokerLeases,
@@ -14,10 +20,15 @@ from gateway_daemon.manager.leases import (
     lease_areas,
     leased_areas,
 )
+from gateway_daemon.manager.manager import Manager, ManagerClocks
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import ManagerView
+from service_runtime.tls import Endpoint
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     MAX_AREAS,
+    MAX_BEAT_S,
     BrokerEntry,
     BrokerHeartbeat,
     BrokerInfo,
@@ -25,9 +36,76 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD, BROKER_HEARTBEAT
-from spatial_mqtt.transport import IncomingMessage
+from spatial_mqtt.transport import ConnectionHandler, IncomingMessage, Session
 
 EAST, WEST = BrokerInfo("east", 1883), BrokerInfo("west", 1883)
+
+
+class NoConnection:
+    """Connection that sends nothing; a test calls its handler."""
+
+    endpoint = Endpoint("localhost", 1883)
+
+    def start(self) -> None:
+        """Connect to nothing."""
+
+    def stop(self, *, send_disconnect: bool) -> None:
+        """Disconnect from nothing."""
+
+    def publish(self, publication: object) -> None:
+        """Drop a message."""
+
+
+def connect_to_nothing(session: Session, handler: ConnectionHandler) -> Connection:
+    return cast("Connection", NoConnection())
+
+
+class RunningManager:
+    """A Manager at a clock that stands still, without a broker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 0.0
+        clocks = ManagerClocks(LoopWatchdog(lambda: self.now_s), lambda: 1)
+        self._manager = Manager(
+            BrokerConnectors(connect_to_nothing),
+            folder / "registry.json",
+            Registry("m"),
+            clocks,
+        )
+        self._thread = threading.Thread(target=self._manager.run)
+        self._thread.start()
+
+    @property
+    def own(self) -> BrokerSession:
+        """The session at its own broker."""
+        return self._manager.sessions["own"]
+
+    @property
+    def registry(self) -> Registry:
+        """Its registry."""
+        return self._manager.registry
+
+    def announce(self, broker: BrokerInfo, area: str, every_s: float) -> None:
+        """A heartbeat arrives, and is applied."""
+        payload = encode_directory_message(BrokerHeartbeat(broker, (area,), every_s))
+        self.own.on_message(
+            IncomingMessage(
+                BROKER_HEARTBEAT, payload, 1, False, None, None, None, (0, 1), None
+            )
+        )
+        wait_until(lambda: areas_of(self.registry, broker) == [area])
+
+    def stop(self) -> None:
+        """End it."""
+        self._manager.stop()
+        self._thread.join()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[RunningManager]:
+    running = RunningManager(tmp_path)
+    yield running
+    running.stop()
 
 
 def leased(*areas: str, registry: Registry | None = None) -> Registry:
@@ -112,6 +190,31 @@ def test_address_of_a_forgotten_broker_is_free() -> None:
     assert forgotten.with_owner(EAST, "d2", 3).owner_of(EAST) == "d2"
     with pytest.raises(DirectoryError, match="a gateway that sent a notice"):
         forget_server(forgotten, EAST, 4)
+
+
+def test_grace_covers_the_longest_interval() -> None:
+    """After a start of the Manager the next heartbeat comes up to an interval later."""
+    assert GRACE_S == 3 * MAX_BEAT_S == 180
+
+
+def test_brokers_keep_their_areas_when_the_managers_own_broker_returns(
+    manager: RunningManager,
+) -> None:
+    """Their programs connect again up to ten seconds after the Manager."""
+    manager.own.on_up(False, 10)
+    manager.announce(EAST, "/1", 10.0)
+    manager.own.on_down("restarted")
+    wait_until(lambda: not manager.own.is_up)
+    manager.now_s += 31.0
+    manager.own.on_up(False, 10)
+    for area in ("/2", "/3"):
+        manager.now_s += 10.0
+        manager.announce(WEST, area, 10.0)  # a check came before the second one
+    assert areas_of(manager.registry, EAST) == ["/1"]
+
+    manager.now_s += GRACE_S
+    manager.announce(WEST, "/2", 10.0)
+    wait_until(lambda: areas_of(manager.registry, EAST) == [])
 
 
 @pytest.mark.parametrize("content", [AREA_REQUEST_CONTENT, None])
