@@ -7,6 +7,7 @@ Source: Gamma (seed 000) section 3.2; wire facts of the published system.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeVar
 
@@ -34,6 +35,8 @@ MAX_BEAT_S: Final = 60
 MAX_HOST_CHARS: Final = 253
 """Maximum length of a DNS name (RFC 1035, section 2.3.4)."""
 
+_HOST: Final = re.compile(r"[\w.:%\[\]-]+")
+
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
     """Address of a broker."""
@@ -48,6 +51,15 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
             raise ValueError(f"host must have {rule}, got {len(self.host)}")
         if not 1 <= self.port <= 65535:  # noqa: PLR2004 - TCP
             raise ValueError(f"port must be between 1 and 65535, got {self.port}")
+
+    @property
+    def has_valid_host(self) -> bool:
+        """Whether the host has only characters of names and addresses.
+
+        Others are accepted in messages: one such broker must not hide the others of a
+        table or of a saved registry.
+        """
+        return _HOST.fullmatch(self.host) is not None
 
     def __str__(self) -> str:
         """``host:port``."""

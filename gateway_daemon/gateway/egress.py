@@ -331,6 +331,9 @@ class Egress:
         lane = self._lanes.get(broker)
         if lane is not None and lane.uplink is not None:
             return True
+        if not broker.has_valid_host:  # it is part of a file's name
+            log.error("messages to %a wait without a lane: wrong host", str(broker))
+            return False
         try:
             queue = self._make_queue(broker) if lane is None else lane.queue
         except QueueFileError as error:

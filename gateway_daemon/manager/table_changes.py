@@ -62,9 +62,13 @@ def add_broker(registry: Registry, entry: BrokerEntry, now_ms: int) -> Registry:
     """Return the registry with a distributed broker added.
 
     Raises:
-        DirectoryError: The area already has a broker, or a gateway of the original
-            Gamma cannot follow.
+        DirectoryError: The area already has a broker, a gateway of the original Gamma
+            cannot follow, or the host cannot be one.
     """
+    if not entry.broker_info.has_valid_host:
+        raise DirectoryError(
+            "broker_info.host", "a name or an address", entry.broker_info.host
+        )
     changed = registry.with_broker(entry, now_ms)
     if changed is not registry:
         for error in _obstacles(registry.original_gateways, registry.brokers, entry):

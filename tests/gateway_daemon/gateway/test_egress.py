@@ -258,6 +258,34 @@ def test_message_comes_back_with_its_area(
     assert egress.put(drafts[:1]) == 0
 
 
+@pytest.mark.attack(
+    "an announced broker has a host that is no name",
+    "every gateway ended, or wrote outside its folder",
+)
+def test_broker_with_an_impossible_host_gets_no_lane(
+    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+) -> None:
+    """A Manager of an earlier version lists it; the other brokers are served."""
+    folder = tmp_path / "data" / "lanes"
+    folder.mkdir(parents=True)
+
+    def make_queue(broker: BrokerInfo | None) -> Queue:
+        name = f"{broker.host}-{broker.port}" if broker else "nowhere"
+        at = COMMIT_PUTS_DEFER_ACKS
+        return SqliteQueue(folder / f"{name}.db", "gw", "b", 10**7, durability=at)
+
+    egress = make_egress(make_queue)
+    good, outside, nul = (BrokerInfo(h, 1) for h in ("localhost", "../x", "a\0b"))
+    entries = zip(("/3", "/3/1", "/3/2"), (good, outside, nul), strict=True)
+    egress.apply_table(BrokerTable(1, tuple(BrokerEntry(*each) for each in entries)))
+    for area in ("/3/3", "/3/1", "/3/2"):
+        egress.put([MessageDraft(3, f"{area}/0", lambda _id: b"x")])
+
+    rows = {b: s.stats.depth[3].rows for b, s in egress.lane_status().items()}
+    assert rows == {good: 1, None: 2}
+    assert {file.parent for file in tmp_path.rglob("*.db")} == {folder}
+
+
 def test_message_for_both_brokers_has_one_id(
     egress: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
 ) -> None:

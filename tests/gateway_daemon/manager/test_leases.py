@@ -230,6 +230,28 @@ def test_request_for_a_manager_of_the_original_is_ignored(content: str | None) -
 
 
 @pytest.mark.attack(
+    "an announced broker has a host that is no name",
+    "every gateway ended, or wrote outside its folder",
+)
+@pytest.mark.parametrize("host", ["a\0b", "../../etc/a", "/a", "a\nb", "a b"])
+def test_broker_with_an_impossible_host_is_refused(host: str) -> None:
+    here = BrokerHeartbeat(BrokerInfo(host, 1883), ("/1",), 10.0)
+    registry, (refusal,) = lease_areas(Registry("m"), here, 1)
+
+    assert registry.brokers == ()
+    assert "broker_info.host must be a name or an address" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    "host", ["east_1.example", "10.0.0.1", "fe80::1%eth0", "[::1]", "山守.example"]
+)
+def test_broker_with_a_name_or_an_address_is_accepted(host: str) -> None:
+    broker = BrokerInfo(host, 1883)
+    registry, _ = lease_areas(Registry("m"), BrokerHeartbeat(broker, ("/1",), 10.0), 1)
+    assert areas_of(registry, broker) == ["/1"]
+
+
+@pytest.mark.attack(
     "a broker, or a gateway, requests as many areas as a message has space for",
     "quadratic: 1.4 s of the Manager for 2,000 of 70,000",
 )
