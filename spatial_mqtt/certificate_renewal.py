@@ -176,7 +176,7 @@ class RenewalRequest:
                 x509.load_der_x509_certificate(old),
                 signature,
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, x509.InvalidVersion) as error:
             rule = f"a signing request and a certificate in DER ({error})"
             raise RenewalError("renewal", rule, payload) from error
 

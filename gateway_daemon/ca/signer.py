@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gateway_daemon.ca.authority import (
@@ -41,6 +42,10 @@ POLL_S = 1.0
 SILENCE_S = 60.0
 LOG_INTERVAL_S = 3600.0
 RESULTS: Final = ("renewed", "early", "contested", "refused", "failed")
+
+UNPROVEN: Final = (ValueError, TypeError, UnsupportedAlgorithm)
+"""Errors of a request that proves no name: our own, and those of `cryptography`, which
+reads names and keys only when they are used."""
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
@@ -134,6 +139,8 @@ class RenewalSigner(BaseConnectionHandler):
         log.warning("signer's broker is gone: %s", reason)
 
     def on_message(self, message: IncomingMessage) -> None:
+        if message.retain:  # clients ask again; this one would come at each start
+            return
         with self._lock:
             if message.topic not in self._requests:
                 self._turns.put(message.topic)
@@ -147,7 +154,7 @@ class RenewalSigner(BaseConnectionHandler):
         try:
             request = RenewalRequest.decode(message.payload)
             name = self._holder(request, message.topic)
-        except (FieldError, CertificateRefusedError) as error:
+        except UNPROVEN as error:
             # No answer to an unproven name.
             self._report_refusal(message.topic, "refused", error)
             return

@@ -4,17 +4,22 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from urllib.request import urlopen
 
+import cbor2
 import pytest
 from conftest import wait_until
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from trust_bench import (
+    DUE_AGE_S,
     HOUR_S,
     IssuingAuthority,
     Join,
@@ -23,8 +28,10 @@ from trust_bench import (
 )
 
 from gateway_daemon.ca.acl import ACL_PATTERNS
+from gateway_daemon.ca.signer import RenewalSigner
 from service_runtime.errors import FieldError
 from service_runtime.tls import TlsFiles, read_certificate_end, select_certificate
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.certificate_renewal import (
     CertificateWithKey,
     RenewalAnswer,
@@ -32,9 +39,15 @@ from spatial_mqtt.certificate_renewal import (
     read_tls_settings,
     renew_if_due,
 )
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic
-from spatial_mqtt.transport import Publication
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    IncomingMessage,
+    Publication,
+    Session,
+)
 
 pytestmark = pytest.mark.broker
 CELL = "/3/1/1/2"
@@ -247,6 +260,112 @@ def test_renewal_of_another_holders_certificate_is_refused(
     wait_until(lambda: thief.got)
     assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
     assert RenewalAnswer.decode(thief.got[0].payload).match_key(key)
+
+
+class RunningSigner:
+    """A signer without a broker."""
+
+    def __init__(self, authority: IssuingAuthority) -> None:
+        self.answers: list[Publication] = []
+        self.signer = RenewalSigner(
+            authority.folder,
+            "signer",
+            self._connect,
+            lifetime_s=HOUR_S,
+            watchdog=LoopWatchdog(time.monotonic),
+        )
+        self.thread = threading.Thread(target=self.signer.run)
+        self.thread.start()
+
+    def ask(self, payload: bytes, name: str = "n1", *, retain: bool = False) -> None:
+        """Deliver a request."""
+        topic = renewal_topic(name)
+        self.signer.on_message(
+            IncomingMessage(topic, payload, 1, retain, None, None, None, (0, 1), None)
+        )
+
+    def results(self) -> dict[str, float]:
+        """Requests by result."""
+        samples = self.signer.collect_metrics()[0].samples
+        return {s.labels["result"]: s.value for s in samples if s.value}
+
+    def _connect(self, _session: Session, _handler: ConnectionHandler) -> Connection:
+        return cast("Connection", self)
+
+    def start(self) -> None:
+        """As a connection."""
+
+    def publish(self, publication: Publication) -> None:
+        """As a connection."""
+        self.answers.append(publication)
+
+    def stop(self) -> None:
+        """As a connection."""
+
+
+@pytest.fixture
+def running_signer(authority: IssuingAuthority) -> Iterator[RunningSigner]:
+    authority.issue("node", "n1", CELL, age_s=DUE_AGE_S)
+    running = RunningSigner(authority)
+    yield running
+    running.signer.stop()
+    running.thread.join()
+
+
+def request_of(files: TlsFiles) -> dict[str, bytes]:
+    """The fields of a request to renew a certificate with its own key."""
+    held = CertificateWithKey.load(
+        Path(files.certificate or "").read_bytes(), Path(files.key or "").read_bytes()
+    )
+    fields: dict[str, bytes] = cbor2.loads(
+        RenewalRequest.create(held, held.key).encode()
+    )
+    return fields
+
+
+@pytest.mark.attack(
+    "a stolen certificate stops the signer by a retained request", "for ever"
+)
+def test_signer_refuses_what_cryptography_cannot_read(
+    running_signer: RunningSigner, authority: IssuingAuthority
+) -> None:
+    """Names, keys and algorithms are read when they are used."""
+    files = authority.files("n1")
+    fields = request_of(files)
+    key = CertificateWithKey.load(
+        Path(files.certificate or "").read_bytes(), Path(files.key or "").read_bytes()
+    ).key.public_key()
+    point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    curve = bytes.fromhex("06082a8648ce3d0301")
+    for count, (name, genuine, forged) in enumerate(
+        (
+            ("old", b"\x0c\x02n1", b"\x0c\x02\xff\xfe"),
+            ("old", b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"),
+            ("asked", point, b"\x04" + bytes(64)),
+            ("asked", curve + b"\x07", curve + b"\x77"),
+        ),
+        1,
+    ):
+        assert genuine in fields[name]
+        wrong = fields[name].replace(genuine, forged)
+        running_signer.ask(cbor2.dumps({**fields, name: wrong}))
+        wait_until(lambda count=count: running_signer.results() == {"refused": count})
+    assert running_signer.answers == []
+
+    running_signer.ask(cbor2.dumps(fields))
+    wait_until(lambda: running_signer.answers)
+
+
+def test_signer_ignores_retained_requests(
+    running_signer: RunningSigner, authority: IssuingAuthority
+) -> None:
+    """Whoever sent it sends it again by a timer."""
+    payload = cbor2.dumps(request_of(authority.files("n1")))
+    running_signer.ask(b"", "n2", retain=True)
+    running_signer.ask(payload)
+    wait_until(lambda: running_signer.answers)
+
+    assert running_signer.results() == {"renewed": 1}
 
 
 def test_logs_of_signer_and_broker_hold_no_key(
