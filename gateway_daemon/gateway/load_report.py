@@ -5,14 +5,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from gateway_daemon.gateway.egress import Egress
 from spatial_mqtt.directory import BrokerInfo, decode_directory_message
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 
 MAX_CELLS = 24
 """Topics in a report: enough to locate the load, in 1 kB."""
+
+Load = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+"""A rate, a share or an age; sums are finite."""
+
+Topic = Annotated[str, msgspec.Meta(max_length=MAX_TOPIC_CHARS)]
+Cells = Annotated[tuple[tuple[Topic, Load], ...], msgspec.Meta(max_length=MAX_CELLS)]
 
 IDLE, IOWAIT = 3, 4
 """Columns of ``cpu`` in /proc/stat after its name (proc(5))."""
@@ -29,7 +37,7 @@ class LaneLoad(msgspec.Struct, frozen=True):
 
     broker: BrokerInfo
     rows: int
-    age_s: float
+    age_s: Load
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -44,9 +52,9 @@ class LoadReport(msgspec.Struct, frozen=True):
     """
 
     gateway: BrokerInfo
-    per_s: float = 0.0
-    cpu: float = 0.0
-    cells: tuple[tuple[str, float], ...] = ()
+    per_s: Load = 0.0
+    cpu: Load = 0.0
+    cells: Cells = ()
     lanes: tuple[LaneLoad, ...] = ()
 
 

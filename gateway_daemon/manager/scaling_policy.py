@@ -30,10 +30,12 @@ def best_partition(
     Returns:
         The sub-area and its share of the load; of equal candidates the one with the
         larger share, then the larger area.
-        None when no partition helps: all of the load is in one cell.
+        None when no partition helps: all of the load is in one cell, or there is none.
     """
     inside = {topic: rate for topic, rate in cells.items() if covers(area, topic)}
     total = sum(inside.values())
+    if total <= 0.0:
+        return None
     shares: dict[str, float] = {}
     for topic, rate in inside.items():
         for sub in areas_around(topic):

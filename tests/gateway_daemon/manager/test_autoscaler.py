@@ -1,6 +1,14 @@
 """From load reports to decisions and their execution."""
 
-from gateway_daemon.gateway.load_report import LaneLoad, LoadReport
+import msgspec
+import pytest
+
+from gateway_daemon.gateway.load_report import (
+    MAX_CELLS,
+    LaneLoad,
+    LoadReport,
+    decode_load_report,
+)
 from gateway_daemon.manager.autoscaler import (
     LOAD_STALE_S,
     Autoscaler,
@@ -11,6 +19,8 @@ from gateway_daemon.manager.autoscaler import (
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.scaling_policy import ScalingDecision, ScalingLimits
 from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
+from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 
 G1, G2 = BrokerInfo("g", 1), BrokerInfo("g", 2)
 B1, B2, B3 = (BrokerInfo("b", n) for n in (1, 2, 3))
@@ -48,6 +58,47 @@ def test_loads_of_all_gateways_add_up_by_responsible_broker() -> None:
 
     assert (world.per_s, world.age_s, world.cells) == (4.0, 9.0, {"/3/2": 1.0})
     assert (sub.server, sub.per_s, sub.cells) == (B3, 12.0, {"/3/1": 12.0})
+
+
+@pytest.mark.attack(
+    "a gateway reports a load that a Manager cannot divide", "every Manager ended"
+)
+def test_load_of_zero_in_a_busy_gateway_is_not_divided() -> None:
+    """The planner has to split the area, and finds nothing to split."""
+    busy = {"per_s": 0, "cpu": 9, "cells": [["/1/2", 0.0]]}
+    report = decode_load_report(encode_report(busy))
+    autoscaler = scaler()
+    autoscaler.record_load(report, 0.0)
+
+    decision = autoscaler.decide(registry(G1), {}, 0.0, 1)
+    assert decision is not None
+    assert (decision.action, decision.kind) == ("nothing", "gateway")
+
+
+@pytest.mark.attack(
+    "a gateway reports a load that a Manager cannot divide", "every Manager ended"
+)
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"cells": [["/1/2", -1.0]]},
+        {"cells": [["/1/2", 1e308]]},
+        {"cells": [["/1" * MAX_TOPIC_CHARS, 1.0]]},
+        {"cells": [["/1", 1.0]] * (MAX_CELLS + 1)},
+        {"cpu": 1e308},
+        {"per_s": -1},
+        {"lanes": [{"broker": B1, "rows": 1, "age_s": -1.0}]},
+    ],
+)
+def test_load_beyond_the_bounds_is_refused(part: dict[str, object]) -> None:
+    """A topic of 500,000 levels took the memory of a Manager."""
+    with pytest.raises(DirectoryError, match="gateway load"):
+        decode_load_report(encode_report(part))
+
+
+def encode_report(part: dict[str, object]) -> bytes:
+    """A report of G1, with some of its fields."""
+    return msgspec.json.encode({"gateway": G1, **part})
 
 
 def test_stale_load_report_is_ignored() -> None:

@@ -33,6 +33,11 @@ def test_one_cell_cannot_be_split() -> None:
     assert best_partition({}, "/", ()) is None
 
 
+def test_load_of_rare_messages_is_not_split() -> None:
+    """Rates are rounded, so a topic may have a rate of zero."""
+    assert best_partition({"/3/1/0": 0.0, "/3/2": 0.0}, "/", ()) is None
+
+
 def test_area_with_its_own_broker_is_not_split_off_again() -> None:
     """The load of /3/1 does not count for /3."""
     cells = {"/3/1": 50.0, "/3/2": 50.0}
