@@ -1,8 +1,9 @@
 """Scoring as Spark runs it: silver rows of cells in, rows of levels out."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +40,8 @@ from backend_spark.scoring.score import (
 from backend_spark.tables.schemas import CELL_STATES, FLAGS, LEVELS, SENSORS
 from slope_science.reasons import reason_to_json
 
+log = logging.getLogger(__name__)
+
 OBSERVATION_COLUMNS = ("node", "name", "unit", "value", "value_text", "sum")
 FLAG_COLUMNS = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
 LEVEL_COLUMNS = ("pri", "why", "reason_codes")
@@ -62,6 +65,9 @@ report a minute the rain of a cell takes 0.3 MB."""
 
 ROWS_AS_OBJECTS = 2_048
 """Rows that are Python objects at a time; as those a row takes ten times its memory."""
+
+CELL_ERRORS: Final = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What readings that no rule foresees may raise while their cell is scored."""
 
 _MICRO = 1_000_000
 
@@ -165,7 +171,7 @@ class Scorer:
         nearby = self._nearby(history)
         ours = pc.is_in(history["cell"], pa.array(sorted(self.rules), pa.string()))
         for cell, rows in _by_cell(history.filter(ours)):
-            found = self._cell(cell, rows, nearby.get(cell, NO_NEARBY_RAIN))
+            found = self._score(cell, rows, nearby.get(cell, NO_NEARBY_RAIN))
             into.add(cell, found)
             into.add_flags(make_flags_table(rows, found.reflagged))
             if self.makes_hot:
@@ -181,6 +187,14 @@ class Scorer:
             for cell, part in _by_cell(rows)
         }
         return collect_nearby_rain(rain, self.around)
+
+    def _score(self, cell: str, rows: pa.Table, nearby: NearbyRain) -> CellScores:
+        """The scores of a cell; none if it cannot be scored, and its rows stay."""
+        try:
+            return self._cell(cell, rows, nearby)
+        except CELL_ERRORS:
+            log.exception("cell %s cannot be scored; its rows stay as they are", cell)
+            return CellScores([], [], [])
 
     def _cell(self, cell: str, rows: pa.Table, nearby: NearbyRain) -> CellScores:
         body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
@@ -279,7 +293,11 @@ class HotScorer:
         if not readings:
             return None
         state, touched_s = decode_hot(self.bodies[cell]), self.touched_us[cell] / _MICRO
-        return score_from_hot(readings, self.rules[cell], touched_s, state, nearby)
+        try:
+            return score_from_hot(readings, self.rules[cell], touched_s, state, nearby)
+        except CELL_ERRORS:
+            log.exception("cell %s cannot be scored from its hot state", cell)
+            return None
 
     def _after_states(self, history: pa.Table) -> pa.Table:
         """Readings after the state of their cell."""

@@ -524,7 +524,8 @@ def _value_before(readings: Sequence[Observation]) -> float | None:
 
 
 def _other_readings(series: Series, node: str) -> NodeReadings:
-    refused = _timed(series.get((node, REFUSED, COUNT_UNIT), ()))
+    counts = series.get((node, REFUSED, COUNT_UNIT), ())
+    refused = _timed(filter(_is_usable, counts))
     return NodeReadings(_air(series, node), refused)
 
 

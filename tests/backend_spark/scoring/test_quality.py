@@ -178,6 +178,16 @@ def test_failed_rain_report_leaves_a_gap() -> None:
     assert rows[7].rain.is_lower_bound
 
 
+def test_impossible_number_of_refused_closures_is_not_counted() -> None:
+    """It fails, and the reports beside it are judged without it."""
+    reports = gauge([1.0] * 4)
+    counts = series("rain/refused", "count", [1e300, 5.0, -3.0], every_s=900)
+    flagged = flag_with_neighbours([*reports, *counts])
+
+    assert [o.flag for o in flagged if o.name == "rain/refused"] == [4, 1, 4]
+    assert [o.flag for o in flagged if o.name == "rain"] == [1, 1, 3, 1]
+
+
 def test_implausible_cloudburst_counts_as_unconfirmed() -> None:
     """Suspect rain raises the level to 3; reasons name it and the level without it."""
     rows = score_levels(flag_with_neighbours(gauge([0.0] * 8 + [240.0, 5.0])), CRITERIA)

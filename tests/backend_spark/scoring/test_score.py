@@ -1,12 +1,18 @@
 """Scoring of a cell, without Spark."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from backend_spark.scoring.arrow import HotScorer, ScoreCollector, Scorer
+from backend_spark.scoring.hot_state import decode_head
 from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.rain import SubstituteRain
+from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_levels
+from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
 from slope_science.criteria import Criteria
 from slope_science.rain_and_soil_water import soil_water_series
 
@@ -167,6 +173,72 @@ def test_rows_have_node_count_and_last_receipt() -> None:
         (2, 9),
         (1, 1),
     ]
+
+
+def history(cells: dict[str, list[Observation]]) -> pa.Table:
+    """Silver rows of cells."""
+    rows = [
+        {
+            "cell": cell,
+            "at": round(o.at_s * 1e6),
+            "received_at": round(o.at_s * 1e6),
+            **{name: getattr(o, name) for name in ("node", "name", "unit", "value")},
+            **{name: getattr(o, name) for name in ("sum", "boot", "seq")},
+            "synchronised": True,
+            "file": "silver",
+            "row": number,
+        }
+        for cell, readings in cells.items()
+        for number, o in enumerate(readings)
+    ]
+    schema = pa.schema([*HISTORY_SCHEMA, *ROW_LOCATION])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def fail(_end_s: int) -> SubstituteRain | None:
+    """A rule that cannot judge a step with unknown rain."""
+    raise ValueError
+
+
+def score_two(rules: dict[str, CellRules]) -> ScoreCollector:
+    """Score two cells with the same gap in their rain."""
+    readings = [replace(o, boot="b" if o.at_s > T0 else "a") for o in rain([1.0] * 30)]
+    gap = [readings[0], *readings[20:]]
+    found = ScoreCollector()
+    scorer = Scorer(rules, 10**9, {}, makes_hot=True)
+    scorer.collect(history(dict.fromkeys("ab", gap)), found)
+    return found
+
+
+def cells_of(found: ScoreCollector) -> set[str]:
+    """Cells with rows of levels."""
+    return {row["cell"] for row in found.tables()["levels"].to_pylist()}
+
+
+GOOD_RULES, FAILING_RULES = CellRules(CRITERIA), CellRules(CRITERIA, substitutes=[fail])
+
+
+def test_cell_that_cannot_be_scored_stops_no_other() -> None:
+    """It has no new row and no hot state."""
+    found = score_two({"a": FAILING_RULES, "b": GOOD_RULES})
+
+    assert cells_of(found) == {"b"}
+    assert found.hot["a"] is None
+
+
+def test_cell_that_fails_from_its_hot_state_is_scored_from_a_saved_one() -> None:
+    """Other cells are scored from theirs."""
+    hot = score_two(dict.fromkeys("ab", GOOD_RULES)).hot
+    bodies = {cell: body or b"" for cell, body in hot.items()}
+    heads = {cell: decode_head(body) for cell, body in bodies.items()}
+    new, found = wire(40, is_cut=False), ScoreCollector()
+    touched_us = dict.fromkeys("ab", round(new.at_s * 1e6))
+    rules = {"a": FAILING_RULES, "b": GOOD_RULES}
+    scorer = HotScorer(rules, touched_us, bodies, heads, {})
+    rest = scorer.collect(history({cell: [new] for cell in "ab"}), found)
+
+    assert rest == ["a"]
+    assert cells_of(found) == {"b"}
 
 
 depths = st.lists(st.floats(0, 50), min_size=1, max_size=40)
