@@ -373,6 +373,29 @@ def check_counter(
     return GOOD
 
 
+def most_rain_mm(seconds: float) -> float:
+    """Rain above which a counter is wrong: that of a report, for each hour if longer.
+
+    A catch-up of many hours in a storm must not be taken for a wrong counter.
+    """
+    return RAIN_MM.fail.high * max(1.0, seconds / 3600.0)
+
+
+def check_rise(
+    before_mm: float | None, sum_mm: float | None, seconds: float
+) -> Verdict:
+    """Suspect a counter that rose by more than `most_rain_mm`: its rise is no rain.
+
+    Args:
+        before_mm: The previous value.
+        sum_mm: This value.
+        seconds: Time between both.
+    """
+    if before_mm is None or sum_mm is None:
+        return NOT_EVALUATED
+    return check_rain_sum(sum_mm - before_mm, seconds, most_rain_mm(seconds))
+
+
 def check_frost(air_cel: float | None) -> Verdict:
     """Suspect a gauge in frost: it reads too little, and the rest after melting."""
     if air_cel is None:

@@ -170,8 +170,8 @@ class _GaugeDepths:
     def __init__(self, readings: Iterable[Observation]) -> None:
         self._pieces: list[tuple[float, float, float]] = []
         for before, o in pairwise(readings):
-            depth_mm = report_depth_mm(before.sum, o.sum, o.value)
             length_s = o.at_s - before.at_s
+            depth_mm = report_depth_mm(before.sum, o.sum, o.value, length_s)
             if o.counts and depth_mm is not None and 0 < length_s <= SPREAD_S:
                 self._pieces.append((before.at_s, o.at_s, depth_mm))
         self._ends_s = [piece[1] for piece in self._pieces]

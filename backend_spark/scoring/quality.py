@@ -368,17 +368,19 @@ def make_rain_record(
         readings: Reports in time order.
         past: Record up to a report, which is one of `readings`; not changed.
     """
-    record, before_mm, first = RainRecord(), None, 0
+    record, first = RainRecord(), 0
     if past is not None:
         record = past.between(-inf, inf)
         first = bisect_right(readings, past.times_s[-1], key=_AT_S)
-        before_mm = readings[first - 1].sum if first else None
+    before = readings[first - 1] if first else None
     for o in readings[first:]:
         depth_mm = None
         if flag_single(o).flag <= Flag.SUSPECT:
-            depth_mm = report_depth_mm(before_mm, o.sum, o.value)
+            before_mm = before.sum if before else None
+            length_s = o.at_s - before.at_s if before else 0.0
+            depth_mm = report_depth_mm(before_mm, o.sum, o.value, length_s)
         record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
-        before_mm = o.sum
+        before = o
     return record
 
 
@@ -497,8 +499,10 @@ def _gauge(
     for o, verdict in zip(readings[start:], beside, strict=True):
         begin_s = before.at_s if before else o.at_s - FIRST_REPORT_S
         is_wet = record.rain_mm(begin_s, o.at_s) > 0
+        before_mm = before.sum if before else None
         verdicts = [
-            quality.check_counter(before.sum if before else None, o.sum, earlier_mm),
+            quality.check_counter(before_mm, o.sum, earlier_mm),
+            quality.check_rise(before_mm, o.sum, o.at_s - begin_s),
             quality.check_frost(_latest(others.air, o.at_s)),
             verdict,
         ]

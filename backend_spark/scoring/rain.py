@@ -11,7 +11,7 @@ from backend_spark.scoring.observation import (
     step_end_s,
 )
 from slope_science.findings import Finding, Judgement
-from slope_science.quality import Flag, restarted_depth_mm
+from slope_science.quality import Flag, most_rain_mm, restarted_depth_mm
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -236,18 +236,25 @@ def _catch_up_h(gauges: Iterable[Gauge], end_s: int) -> float:
 
 
 def report_depth_mm(
-    sum_before_mm: float | None, sum_mm: float | None, value_mm: float | None
+    sum_before_mm: float | None,
+    sum_mm: float | None,
+    value_mm: float | None,
+    length_s: float,
 ) -> float | None:
     """Rain between two reports of a gauge; None if unknown.
+
+    The depth of the report counts where its counter fell, or rose by more than rain.
 
     Args:
         sum_before_mm: Counter at the previous report.
         sum_mm: Counter at this report.
         value_mm: Depth of this report.
+        length_s: Time between both.
     """
     if sum_before_mm is not None and sum_mm is not None and sum_mm >= sum_before_mm:
-        return sum_mm - sum_before_mm
-    if value_mm is None and sum_before_mm is not None:
+        if sum_mm - sum_before_mm <= most_rain_mm(length_s):
+            return sum_mm - sum_before_mm
+    elif value_mm is None and sum_before_mm is not None:
         return restarted_depth_mm(sum_mm)
     return value_mm if value_mm is not None and value_mm >= 0 else None
 
@@ -257,7 +264,10 @@ def _between(before: RainReading | None, reading: RainReading) -> float | None:
     if reading.failed:
         return None
     return report_depth_mm(
-        before.sum_mm if before else None, reading.sum_mm, reading.value_mm
+        before.sum_mm if before else None,
+        reading.sum_mm,
+        reading.value_mm,
+        reading.at_s - before.at_s if before else 0.0,
     )
 
 

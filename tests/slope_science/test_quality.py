@@ -134,6 +134,17 @@ def test_counter_that_decreases_is_suspect() -> None:
     assert quality.check_counter(None, 3.0) == NOT_EVALUATED
 
 
+def test_counter_that_rises_by_more_than_rain_is_suspect() -> None:
+    """990 mm; after hours without a report as much of each."""
+    verdict = quality.check_rise(10.0, 1001.0, 600.0)
+
+    assert verdict.why == "range: 991 mm within 10 min > 990 mm"
+    assert quality.check_rise(10.0, 1000.0, 600.0) == GOOD
+    assert quality.check_rise(10.0, 1001.0, 5 * 3600.0) == GOOD
+    assert quality.check_rise(-1.7e308, 1.7e308, 600.0).flag is Flag.SUSPECT
+    assert quality.check_rise(None, 1001.0, 600.0) == NOT_EVALUATED
+
+
 def test_gauge_below_freezing_is_suspect() -> None:
     """Snow is under-measured, and melts later."""
     assert quality.check_frost(-0.1).flag is Flag.SUSPECT

@@ -313,6 +313,26 @@ def test_counter_that_regains_its_value_after_hours_is_doubted() -> None:
     assert flags.count(Flag.SUSPECT) == 2
 
 
+def test_counter_that_rises_by_more_than_rain_is_doubted() -> None:
+    """The depths of the reports count, beside a counter that is wrong twice."""
+    sums_mm = [1.0 * n for n in range(24)]
+    sums_mm[12], sums_mm[18] = 0xFFFF_FFFF * 0.5, 1.7e308
+    hot, whole = HotStore(), Store()
+    messages = [
+        pack(T0 + 600.0 * n + 3, rain_mm=sum_mm) for n, sum_mm in enumerate(sums_mm)
+    ]
+    for message in messages:
+        message[0] = structs.replace(message[0], value=1.0)
+        hot.add(message)
+    whole.add([o for message in messages for o in message])
+
+    assert_equal(hot, whole, 0)
+    assert max(row.get("r60_mm") or 0.0 for row in hot.gold.values()) < 6.1
+    doubts = [o.reasons[0].code for o in hot.silver.values() if o.flag == Flag.SUSPECT]
+    assert doubts.count(ReasonCode.RAIN_RANGE) == 2
+    assert doubts.count(ReasonCode.COUNTER_BACK) == 2
+
+
 def test_replaced_sensor_has_the_flags_of_one_scoring() -> None:
     """Under the same name with another unit, and constant from then on."""
     hot, whole = HotStore(), Store()

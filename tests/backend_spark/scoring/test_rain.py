@@ -107,6 +107,28 @@ def test_decreased_counter_counts_its_own_increment() -> None:
     assert rain[20] == 1.5
 
 
+def test_counter_that_rises_by_more_than_rain_counts_the_own_increment() -> None:
+    """The report's depth contradicts it; without one its rain is unknown."""
+    wrong = 0xFFFF_FFFF * 0.5
+    rain = steps(
+        RainReading(600, 500, 0),
+        RainReading(1200, wrong, 0.5),
+        RainReading(1800, 501, 0.5),
+        RainReading(2400, wrong),
+        RainReading(3000, -1.7e308, 1.0),
+        RainReading(3600, 1.7e308, 2.0),
+    )
+
+    assert rain == {10: 0, 20: 0.5, 30: 0.5, 40: None, 50: 1.0, 60: 2.0}
+
+
+def test_rain_of_days_without_a_report_is_no_wrong_counter() -> None:
+    """1,500 mm in three days: it is spread over the last two."""
+    gauge = read_gauge([RainReading(0, 10, 0), RainReading(72 * HOUR, 1510, 0.5)])
+
+    assert sum(gauge.depth_mm.values()) == pytest.approx(1500)
+
+
 def test_gauge_without_sums_uses_its_increments() -> None:
     """Negative and missing increments leave the step unknown."""
     rain = steps(

@@ -223,6 +223,16 @@ def test_catch_up_after_an_outage_has_the_level_of_the_truth() -> None:
         assert levels(score_cell(plain, RULES)) == truth, "without a counter"
 
 
+def test_wrong_counter_beside_the_own_depth_has_the_level_of_the_truth() -> None:
+    """One counter of 32 set bits, times 0.5 mm: the tanks would be full for weeks."""
+    readings = gauge([2.0] * 12 + [0.0] * 24)
+    wrong = [replace(o, sum=0xFFFF_FFFF * 0.5) if o.seq == 20 else o for o in readings]
+    scores = score_cell(wrong, RULES)
+
+    assert levels(scores) == levels(score_cell(readings, RULES))
+    assert flags(scores) == {"rain_range", "counter_back"}
+
+
 @lru_cache(maxsize=1)
 def november() -> dict[str, list[Observation]]:
     """Two weeks of storms at four gauges a few km apart, in reports of 15 minutes.
