@@ -91,7 +91,8 @@ class CellRules:
 
         Args:
             at_s: Unix time of the end of a step.
-            rain: Rain and soil water by the gauges.
+            rain: Rain and soil water by the gauges, without doubtful rain: a finding of
+                the analyses is not restricted as that of doubtful rain is.
         """
         index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
         return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)

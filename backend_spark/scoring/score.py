@@ -576,7 +576,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         motion += run.node_findings(end_s, rules.evidence, motion)
         view = run.outlook(at)
         motion.append(run.ahead_finding(at, view))
-        motion.append(rules.analysis_finding(end_s, rain))
+        motion.append(rules.analysis_finding(end_s, run.sure[at] or rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(

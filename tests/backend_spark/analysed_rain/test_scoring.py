@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jma_grib import AT, index_file, rain_file
+from msgspec.structs import replace
 
 from backend_spark.analysed_rain.files import Product
 from backend_spark.analysed_rain.table import (
@@ -137,6 +138,24 @@ def test_analysed_rain_counts_with_the_index_of_the_gauge(tmp_path: Path) -> Non
 
     assert [without[hour].level for hour in (19, 21)] == [3, 3]
     assert [rows[hour].level for hour in (19, 21)] == [3, 4]
+
+
+@pytest.mark.parametrize("feed", ["index", "rain"])
+def test_doubtful_rain_is_not_taken_for_analysed(tmp_path: Path, feed: str) -> None:
+    """One feed only; a false report of 200 mm takes the place of the other."""
+    mm = {"index": 145.0, "rain": 90.0}[feed]
+    feeds: dict[str, Rain] = {feed: lambda _: mm}
+    dry = gauge(lambda _: 0.0)
+    false = [
+        replace(o, sum=(o.sum or 0.0) + 200.0, value=200.0 * (o.seq == 120))
+        if o.seq >= 120
+        else o
+        for o in dry
+    ]
+    cell = load(tmp_path, feeds.get("rain"), feeds.get("index"))
+    rows, _ = scored(false, cell)
+
+    assert max(row.level or 0 for row in rows.values()) == 3
 
 
 def test_last_analysis_is_held_when_the_feed_ends(tmp_path: Path) -> None:
