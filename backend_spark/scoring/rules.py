@@ -1,7 +1,7 @@
 """Rules for scoring a cell: criteria, telegrams, forecasts, evidence."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,6 +81,27 @@ class CellRules:
             issued_s=coming.issued_s,
         )
         return SubstituteRain(coming.depths_mm[0], reason)
+
+    def keep_judged(
+        self,
+        sources: Mapping[int, Reason],
+        ends_s: Sequence[int],
+        states: Sequence[RainState],
+    ) -> dict[int, Reason]:
+        """Sources of rain by step, where rain from elsewhere gives a level.
+
+        It needs an index to be added to, or that of the analyses beside it. Otherwise
+        the soil is unknown, and level 1 would claim calm.
+        """
+        return {
+            at: reason
+            for at, reason in sources.items()
+            if states[at].tanks is not None or self._has_index(ends_s[at])
+        }
+
+    def _has_index(self, at_s: float) -> bool:
+        analyses = self.analyses
+        return analyses is not None and analyses.state(at_s).index_mm is not None
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""

@@ -97,7 +97,7 @@ class CellPass:
         cell: Readings by kind.
         states: Rain and soil water at each step.
         sure: States without doubtful rain.
-        sources: Where the rain of a step is from, if it is not the cell's own.
+        sources: Where the rain of a step is from that gives a level, if not the cell's.
         rain_holds: Hold of the level by rain at each step.
         rules: Rules of the cell.
         sensor_holds: Holds of the other sensors.
@@ -121,8 +121,9 @@ class CellPass:
         self._criteria = rules.criteria
         self._node_levels = find_node_levels(observations)
         rain = self._past
-        filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
+        filled, sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
         self.states = list(rain_states(filled, rain.state, rain.hour))
+        self.sources = rules.keep_judged(sources, cell.ends_s, self.states)
         self.sure = list(undoubted_states(filled, rain))
         self._rain = RainSums.from_steps(cell.rain, rain)
         self._hours = [*rain.hour, *filled]

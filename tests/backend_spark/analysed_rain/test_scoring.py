@@ -140,6 +140,22 @@ def test_analysed_rain_counts_with_the_index_of_the_gauge(tmp_path: Path) -> Non
     assert [rows[hour].level for hour in (19, 21)] == [3, 4]
 
 
+@pytest.mark.parametrize(("index_mm", "level"), [(float("nan"), None), (50.0, 1)])
+def test_cell_without_a_gauge_is_judged_by_an_analysed_index_only(
+    tmp_path: Path, index_mm: float, level: int | None
+) -> None:
+    """Analysed rain alone says nothing of the water in the soil."""
+    cell = load(tmp_path, lambda _: 3.0, lambda _: index_mm)
+    soil = [
+        replace(o, name="soil", unit="/", value=0.3, sum=None)
+        for o in gauge(lambda _: 0.0)
+    ]
+    rows, _ = scored(soil, cell)
+
+    assert {rows[hour].level for hour in range(2, HOURS)} == {level}
+    assert rows[HOURS - 1].state == ("judged" if level else "unknown")
+
+
 @pytest.mark.parametrize("feed", ["index", "rain"])
 def test_doubtful_rain_is_not_taken_for_analysed(tmp_path: Path, feed: str) -> None:
     """One feed only; a false report of 200 mm takes the place of the other."""

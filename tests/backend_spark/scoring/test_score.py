@@ -11,10 +11,12 @@ from backend_spark.scoring.hot_state import decode_head
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.score import LevelRow, score_levels
+from backend_spark.scoring.score import LevelRow, score_cell, score_levels
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
 from slope_science.criteria import Criteria
 from slope_science.rain_and_soil_water import soil_water_series
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 T0 = 1_700_000_400  # a full ten minutes
 STEP = 600
@@ -114,6 +116,18 @@ def test_cell_without_a_gauge_gets_a_level_from_a_cut_wire_only() -> None:
     assert rows[2].rain.tanks is None
     assert rows[3].level == 5
     assert rows[3].sentences[0].startswith("n1 wire is cut")
+
+
+def test_rain_from_elsewhere_gives_no_level_to_a_cell_without_a_gauge() -> None:
+    """That rain is added to no index: level 1 would claim calm in a storm."""
+    reason = Reason(ReasonCode.RAIN_FROM_GAUGE, node="n2", km=1.0)
+    rules = CellRules(CRITERIA, substitutes=[lambda _: SubstituteRain(9.0, reason)])
+    intact = [wire(number, is_cut=False) for number in range(60)]
+    rows = score_cell([*intact, wire(60, is_cut=True)], rules).rows
+
+    assert {(row.level, row.state) for row in rows[:-1]} == {(None, "unknown")}
+    assert rows[0].sentences == ("no judgement of rain: no rain data yet",)
+    assert (rows[-1].level, rows[-1].state) == (5, "judged")
 
 
 def test_cut_wire_keeps_the_level_until_repaired() -> None:
