@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from backend_spark.scoring.observation import STEP_S, Observation
+from backend_spark.scoring.quality import find_rain_records, with_new_flags
 from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
 from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science.analysed_rain import (
@@ -28,6 +29,7 @@ from slope_science.quality import (
     Flag,
     Verdict,
 )
+from slope_science.rain_quality import CONFIRM_SHARE, NeighbourGauge, RainRecord
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -39,6 +41,10 @@ HOLD_S: Final = 6 * 3600.0
 
 Span = tuple[float, float]
 """Lowest and highest rain of a cell's meshes, in mm."""
+
+
+Suspect = tuple[float, float, Verdict]
+"""Begin and end of an interval in which a gauge differs strongly, and the verdict."""
 
 
 class CellAnalyses(Protocol):
@@ -99,7 +105,9 @@ def substitute_analysed(
 def flag_beside_analysis(
     observations: Sequence[Observation],
     analyses: CellAnalyses | None,
-    from_s: float = float("-inf"),
+    from_s: float,
+    nearby: Sequence[NeighbourGauge],
+    before: Sequence[Observation],
 ) -> list[Observation]:
     """Flag the readings of gauges that differ strongly from the analysed rain.
 
@@ -107,10 +115,14 @@ def flag_beside_analysis(
         observations: All of a cell in time order, flagged already.
         analyses: Of the cell; None without.
         from_s: Unix time of the earliest new reading.
+        nearby: Gauges in other cells.
+        before: The observations before they were flagged.
     """
     if analyses is None or not observations:
         return list(observations)
-    since_s = max(from_s - NEIGHBOUR_S, observations[0].at_s)
+    # A catch-up lets reports of hours ago be flagged anew, without the analyses.
+    again_s = (o.at_s for o in with_new_flags(observations, before) if o.is_rain)
+    since_s = max(min([from_s - NEIGHBOUR_S, *again_s]), observations[0].at_s)
     known_s = max(o.received_us for o in observations) / 1_000_000
     until_s = observations[-1].at_s + HOUR_S
     begin_s = since_s - DAY_HOURS * HOUR_S
@@ -121,16 +133,59 @@ def flag_beside_analysis(
     for o in observations:
         if o.is_rain:
             gauges.setdefault(o.node, []).append(o)
-    suspects = {n: list(_suspects(g, hours, since_s)) for n, g in gauges.items()}
+    found = {n: list(_suspects(g, hours, since_s)) for n, g in gauges.items()}
+    suspects = _without_confirmed(found, observations, nearby)
     return [
         _flagged(o, suspects[o.node]) if o.is_rain and o.at_s >= since_s else o
         for o in observations
     ]
 
 
+def _without_confirmed(
+    suspects: Mapping[str, Sequence[Suspect]],
+    observations: Sequence[Observation],
+    nearby: Sequence[NeighbourGauge],
+) -> dict[str, Sequence[Suspect]]:
+    """Suspects by node, without rain above the analysis that another gauge had, too.
+
+    An analysis may be too low, as where a radar fails: it must not doubt a storm that
+    two gauges report.
+    """
+    if not any(_is_excess(each) for found in suspects.values() for each in found):
+        return dict(suspects)
+    own = find_rain_records(observations)
+    around = [gauge.record for gauge in nearby]
+    return {
+        node: [
+            each
+            for each in found
+            if not _is_excess(each)
+            or not _is_confirmed(
+                each, [*(r for n, r in own.items() if n != node), *around]
+            )
+        ]
+        for node, found in suspects.items()
+    }
+
+
+def _is_excess(suspect: Suspect) -> bool:
+    return suspect[2].reasons[0].code is ReasonCode.GRID_EXCESS
+
+
+def _is_confirmed(suspect: Suspect, others: Iterable[RainRecord]) -> bool:
+    """Whether another gauge had a part of the rain in the hour or day."""
+    _, end_s, verdict = suspect
+    compared = verdict.reasons[0].params
+    hours = 1 if compared["hours"] == 1 else DAY_HOURS
+    least_mm = CONFIRM_SHARE * compared["rain_mm"]
+    return any(
+        each.rain_mm(end_s - hours * HOUR_S, end_s) >= least_mm for each in others
+    )
+
+
 def _suspects(
     gauge: Iterable[Observation], hours: Mapping[int, Span], since_s: float
-) -> Iterator[tuple[float, float, Verdict]]:
+) -> Iterator[Suspect]:
     """Intervals in which a gauge differs strongly, with the verdict."""
     depths = _GaugeDepths(gauge)
     for end_s, (low_mm, high_mm) in hours.items():
@@ -190,9 +245,7 @@ class _GaugeDepths:
         return depth_mm if covered_s >= HOUR_S - STEP_S else None
 
 
-def _flagged(
-    o: Observation, suspects: Sequence[tuple[float, float, Verdict]]
-) -> Observation:
+def _flagged(o: Observation, suspects: Sequence[Suspect]) -> Observation:
     first = bisect_left(suspects, o.at_s, key=lambda each: each[1])
     for from_s, to_s, verdict in suspects[first:]:
         if from_s < o.at_s <= to_s and o.counts:

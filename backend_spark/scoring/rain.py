@@ -35,12 +35,17 @@ DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.BURSTS,
     ReasonCode.BOUNCE,
     ReasonCode.COUNTER_REGAINED,
+    ReasonCode.GRID_EXCESS,
     ReasonCode.NODE_FLAG,
     ReasonCode.NODE_FLAG_UNKNOWN,
 })
 """Reasons of suspect rain whose true value may be lower."""
 
-LOW_CODES: Final = frozenset({ReasonCode.CLOGGED, ReasonCode.UNDERCATCH})
+LOW_CODES: Final = frozenset({
+    ReasonCode.CLOGGED,
+    ReasonCode.UNDERCATCH,
+    ReasonCode.GRID_DEFICIT,
+})
 """Reasons of suspect rain whose true value is higher."""
 
 

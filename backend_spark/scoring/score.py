@@ -486,7 +486,9 @@ def _flag(
         records,
         is_checked=records is not None,
     )
-    known = flag_beside_analysis(known, rules.analyses, since_s)
+    known = flag_beside_analysis(
+        known, rules.analyses, since_s, nearby.neighbours(), observations
+    )
     return known, with_new_flags(known, observations)
 
 

@@ -17,6 +17,7 @@ from backend_spark.analysed_rain.table import (
     TableAnalyses,
 )
 from backend_spark.config import KeepSection
+from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell
@@ -159,16 +160,15 @@ def test_cell_without_a_gauge_is_judged_by_an_analysed_index_only(
 @pytest.mark.parametrize("feed", ["index", "rain"])
 def test_doubtful_rain_is_not_taken_for_analysed(tmp_path: Path, feed: str) -> None:
     """One feed only; a false report of 200 mm takes the place of the other."""
-    mm = {"index": 145.0, "rain": 90.0}[feed]
-    feeds: dict[str, Rain] = {feed: lambda _: mm}
-    dry = gauge(lambda _: 0.0)
+    feeds: dict[str, Rain] = {"index": lambda _: 145.0, "rain": at_hour_20(90.0)}
     false = [
-        replace(o, sum=(o.sum or 0.0) + 200.0, value=200.0 * (o.seq == 120))
-        if o.seq >= 120
+        replace(o, sum=(o.sum or 0.0) + 200.0, value=200.0 * (o.seq == 124))
+        if o.seq >= 124
         else o
-        for o in dry
+        for o in gauge(lambda _: 0.0)
     ]
-    cell = load(tmp_path, feeds.get("rain"), feeds.get("index"))
+    feed_only = {name: feeds[name] if name == feed else None for name in feeds}
+    cell = load(tmp_path, feed_only["rain"], feed_only["index"])
     rows, _ = scored(false, cell)
 
     assert max(row.level or 0 for row in rows.values()) == 3
@@ -188,12 +188,16 @@ def test_last_analysis_is_held_when_the_feed_ends(tmp_path: Path) -> None:
 def test_end_of_one_feed_lowers_no_level_while_the_other_goes_on(
     tmp_path: Path, ended: str
 ) -> None:
-    """The gauge in its place is dry, as a clogged one is."""
-    feeds = {"index": lambda _: 160.0, "rain": lambda _: 90.0}
+    """The gauge in its place has a fifth of the rain, which is no doubt yet."""
+    storm_mm = dict.fromkeys(range(9, 15), 90.0)
+    feeds: dict[str, Rain] = {
+        "index": lambda _: 160.0,
+        "rain": lambda hour: storm_mm.get(hour, 0.0 if hour > 9 else float("nan")),
+    }
     whole = feeds[ended]
     feeds[ended] = lambda hour: whole(hour) if hour < 10 else float("nan")
     cell = load(tmp_path, feeds["rain"], feeds["index"])
-    rows, _ = scored(gauge(lambda _: 0.0), cell)
+    rows, _ = scored(gauge(lambda hour: 18.5 * (hour in storm_mm)), cell)
     after = {"index": 1, "rain": 3}
 
     assert [rows[hour].level for hour in (10, 11, 15)] == [4, 4, 4]
@@ -235,6 +239,38 @@ def test_good_gauge_is_not_suspect(stormy: TableAnalyses, factor: float) -> None
     _, flagged = scored(gauge(lambda hour: factor * storm(hour)), stormy)
 
     assert not codes(flagged) & BESIDE
+
+
+def test_gauge_below_the_analysis_leaves_its_rain_to_it(tmp_path: Path) -> None:
+    """40 mm/h for 14 h: a dry gauge claims no calm, and JMA's rain takes its place."""
+    cell = load(tmp_path, lambda hour: 40.0 if 4 <= hour < 18 else 0.0)
+    rows, _ = scored(gauge(lambda _: 0.0), cell)
+    truth, _ = scored(gauge(lambda hour: 40.0 if 4 <= hour < 18 else 0.0), None)
+
+    assert not any(rows[hour].rain.is_known for hour in range(5, 18))
+    assert [rows[hour].level for hour in (4, 9, 12, 18)] == [
+        truth[hour].level for hour in (4, 9, 12, 18)
+    ]
+    assert truth[18].level == 5
+    assert rows[18].state == "held"
+
+
+@pytest.mark.parametrize("where", ["alone", "cell", "nearby"])
+def test_rain_above_the_analysis_is_doubtful_unless_another_gauge_had_it(
+    stormy: TableAnalyses, where: str
+) -> None:
+    """Ten times too much is level 3; where a radar fails, two gauges count in full."""
+    readings = gauge(lambda hour: 10 * storm(hour) / 4)
+    other = [replace(o, node="n2") for o in gauge(lambda hour: 7 * storm(hour) / 4)]
+    readings = [replace(o, sum=None, value=2 * (o.value or 0.0)) for o in readings]
+    other = [replace(o, sum=None, value=2 * (o.value or 0.0)) for o in other]
+    near = GaugeReports(other)
+    nearby = NearbyRain((NearbyGauge("n2", 2.0, near),) if where == "nearby" else ())
+    rules = CellRules(CRITERIA, look_ahead=False, analyses=stormy)
+    both = [*readings, *other] if where == "cell" else readings
+    rows = score_cell(both, rules, nearby=nearby).rows
+
+    assert max(row.level or 0 for row in rows) == (3 if where == "alone" else 5)
 
 
 def test_hours_in_which_the_gauge_was_off_flag_nothing(stormy: TableAnalyses) -> None:

@@ -3,10 +3,11 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+import cell_days
 import pytest
 from cell_days import (
     RULES,
@@ -16,6 +17,7 @@ from cell_days import (
 )
 from msgspec import structs
 
+from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.cell_state import (
     REREAD_S,
@@ -40,6 +42,7 @@ from backend_spark.scoring.reviews import (
 )
 from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
+from slope_science.analysed_rain import AnalysedRain, AnalysedState
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
@@ -393,6 +396,60 @@ def hourly_gauges(days: int) -> list[Observation]:
             made.append(structs.replace(base, sum=sum_mm, received_us=received_us))
             at_s += 3640.0 + 37 * seq % 100
     return made
+
+
+@dataclass(frozen=True)
+class EvenRain:
+    """Analyses of steady rain, each known ten minutes after its hour.
+
+    Attributes:
+        hour_mm: Rain of each hour.
+    """
+
+    hour_mm: float
+
+    def state(self, _at_s: float, _max_age_s: float | None = None) -> AnalysedState:
+        """No analysis of the newest hour."""
+        return AnalysedState()
+
+    def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
+        """Rain of hours that end each ten minutes."""
+        ends_s = range(math.ceil(from_s / 600) * 600, int(to_s) + 1, 600)
+        span = self.hour_mm, self.hour_mm
+        return {end_s: span for end_s in ends_s if end_s + 600 <= known_s}
+
+    def step_rain(self, end_s: int, _known_s: float = math.inf) -> AnalysedRain:
+        """A sixth of an hour."""
+        return AnalysedRain(self.hour_mm / 6, end_s, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("grid_mm", "step_mm", "code"),
+    [
+        (30.0, 0.0, ReasonCode.GRID_DEFICIT),
+        (1.0, 3.0, ReasonCode.GRID_EXCESS),
+    ],
+)
+def test_gauge_beside_analyses_has_the_rows_of_saved_states(
+    monkeypatch: pytest.MonkeyPatch, grid_mm: float, step_mm: float, code: ReasonCode
+) -> None:
+    """Its flags come ten minutes late, and stay when another gauge returns."""
+    rules = replace(RULES, analyses=EvenRain(grid_mm))
+    monkeypatch.setitem(globals(), "RULES", rules)
+    monkeypatch.setattr(cell_days, "RULES", rules)
+    hot, saved = HotStore(), Store()
+    for n in range(60):
+        message = pack(T0 + 600.0 * n + 3, rain_mm=step_mm * n)
+        if not 3 < n < 45:
+            message += pack(T0 + 600.0 * n + 23, "b", 0.1 * n)
+        hot.add(message)
+        saved.add(message)
+        assert_equal(hot, saved, n)
+
+    rain = [o for o in hot.silver.values() if o.is_rain and o.node == "a"]
+    flagged = [o for o in rain if code in {reason.code for reason in o.reasons}]
+    assert len(flagged) >= 55
+    assert {"saved", "newest" if step_mm else "older"} <= set(hot.ways)
 
 
 @pytest.mark.parametrize("make", [Store, HotStore])
