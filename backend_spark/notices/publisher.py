@@ -95,6 +95,7 @@ class NoticePublisher:
         self._published: dict[str, Drill] = {}
         self._saved_s = 0.0
         self._unacknowledged: dict[tuple[int, int], tuple[str, float]] = {}
+        self._refused: set[tuple[int, str]] = set()
         self._board = state
         self._levels = read_levels
         self._seal = seal
@@ -111,7 +112,7 @@ class NoticePublisher:
             handler = _BrokerHandler(
                 self._events,
                 partial(self._publish_all, number),
-                partial(self._accepted, number),
+                partial(self._answered, number),
             )
             self._links.append(connect(session, handler))
 
@@ -145,6 +146,7 @@ class NoticePublisher:
             for number in range(len(self._links)):
                 self._publish(number, topic, notice)
         self._publish_drills()
+        self._publish_refused()
         if self.record is not None:
             self.record.save()
 
@@ -160,6 +162,18 @@ class NoticePublisher:
             for number in range(len(self._links)):
                 self._publish(number, topic, drill)
         self._published = due
+
+    def _publish_refused(self) -> None:
+        """Publish the current order of each topic that a broker refused."""
+        waiting = {
+            (number, topic) for (number, _), (topic, _) in self._unacknowledged.items()
+        }
+        for number, topic in self._refused - waiting:
+            order = self._board.notices.get(topic) or self._published.get(topic)
+            if order is None:
+                self._refused.discard((number, topic))
+            else:
+                self._publish(number, topic, order)
 
     def status(self) -> str:
         """Status line."""
@@ -186,14 +200,21 @@ class NoticePublisher:
         if token is not None:
             self._unacknowledged[number, token] = topic, order.at_s
 
-    def _accepted(self, number: int, token: int, refused: str | None) -> None:
+    def _answered(self, number: int, token: int, refused: str | None) -> None:
         """Handle the answer of a broker to a publication."""
         order = self._unacknowledged.pop((number, token), None)
-        if order is None or self.record is None:
+        if order is None:
             return
-        if refused in {None, NO_SUBSCRIBERS}:
-            broker = str(self._links[number].endpoint)
-            self.record.accept(*order, broker, self._wall_s())
+        (topic, at_s), broker = order, str(self._links[number].endpoint)
+        if refused not in {None, NO_SUBSCRIBERS}:
+            if (number, topic) not in self._refused:  # once, not in each round
+                log.error("%s refused %s: %s", broker, topic, refused)
+            self._refused.add((number, topic))
+            return
+        self._refused.discard((number, topic))
+        if self.record is None:
+            return
+        self.record.accept(topic, at_s, broker, self._wall_s())
         # A burst of answers must not write the file for each of them.
         if self._events.empty() and self._mono_s() - self._saved_s >= SAVE_EVERY_S:
             self._saved_s = self._mono_s()
@@ -220,8 +241,6 @@ class _BrokerHandler(BaseConnectionHandler):
         log.info("a broker is down: %s", reason)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        if refused not in {None, NO_SUBSCRIBERS}:
-            log.error("a broker refused a notice: %s", refused)
         self._events.put(lambda: self._on_answer(token, refused))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import cast
 
 import pytest
 from soak.disk import fill, mounted
@@ -12,10 +13,14 @@ from backend_spark.notices.notice_state import (
     NoticePolicy,
     NoticeState,
 )
+from backend_spark.notices.publisher import NoticePublisher
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
+from service_runtime.tls import Endpoint
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import cell_topic, notice_topic
+from spatial_mqtt.transport import ConnectionHandler, Publication, Session
 
 CELL = Cell.at(33.5588, 133.5312, 13)
 TOPIC = notice_topic(cell_topic(CELL))
@@ -250,3 +255,53 @@ def test_full_disk_stops_no_notice(
         record.save()
         assert open_state(disk).notices == {TOPIC: notice}
         assert set(read_sent(disk)) == {TOPIC}
+
+
+class RefusingLink:
+    """Connection to a broker that refuses its first publications."""
+
+    def __init__(self, refusals: int) -> None:
+        self.endpoint = Endpoint.parse("mqtt://a-broker:1883")
+        self.handler: ConnectionHandler | None = None
+        self.sent: list[Notice] = []
+        self._refusals = refusals
+
+    def connect(self, _session: Session, handler: ConnectionHandler) -> Connection:
+        self.handler = handler
+        return cast("Connection", self)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def publish(self, publication: Publication) -> int:
+        assert self.handler is not None
+        self.sent.append(Notice.decode(publication.payload))
+        token = len(self.sent)
+        is_refused = token <= self._refusals
+        self.handler.on_published(token, "quota exceeded" if is_refused else None)
+        return token
+
+
+def test_refused_notice_is_published_until_it_is_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A withdrawal too: nothing else would repeat it while the link is up."""
+    levels, link = itertools.chain([5] * 4, itertools.repeat(1)), RefusingLink(5)
+    publisher = NoticePublisher(
+        open_state(tmp_path),
+        lambda _now_s: {CELL.token: judged(next(levels))},
+        lambda _topic, body: body,
+        unix_s=itertools.count(NOW_S).__next__,
+        monotonic_s=itertools.count().__next__,
+        every_s=0.0,
+    )
+    publisher.record = DeliveryRecord(tmp_path)
+    publisher.connect(Session("notify"), [link.connect])
+    rounds = iter(range(20))
+    publisher.run(lambda: publisher.stop() if next(rounds) == 19 else None)
+
+    assert [notice.level for notice in link.sent[:4]] == [5] * 4
+    assert [notice.withdrawn for notice in link.sent[4:]] == [True] * 2
+    assert read_sent(tmp_path)[TOPIC].at_s == link.sent[-1].at_s
+    assert caplog.text.count("refused") == 1
