@@ -130,8 +130,7 @@ class AnalysisImporter:
         try:
             analysis = read_analysis(path, data, product, self.now_s, self.meshes)
         except AnalysisFileError as error:
-            if self.now_s - path.stat().st_mtime >= UNFINISHED_S:
-                _put_aside(path, str(error))
+            _put_aside(path, error, self.now_s)
             raise
         values = analysis.at_meshes(self.meshes)
         self._add(analysis, values, path.name)
@@ -190,11 +189,22 @@ def _read(path: Path) -> bytes:
         raise AnalysisFileError(str(path), [problem]) from error
 
 
-def _put_aside(path: Path, why: str) -> None:
+def _put_aside(path: Path, error: AnalysisFileError, now_s: float) -> None:
+    """Move a refused file to the subfolder, unless it may still be being copied.
+
+    Raises:
+        AnalysisFileError: It cannot be moved; with the problems of the file.
+    """
     folder = path.parent / REFUSED
-    make_folder(folder)
-    path.replace(folder / path.name)
-    write_atomic(folder / f"{path.name}.why.txt", f"{why}\n".encode())
+    try:
+        if now_s - path.stat().st_mtime < UNFINISHED_S:
+            return
+        make_folder(folder)
+        path.replace(folder / path.name)
+        write_atomic(folder / f"{path.name}.why.txt", f"{error}\n".encode())
+    except OSError as failure:
+        problem = f"cannot be moved to {folder}: {failure.strerror}; check its rights"
+        raise AnalysisFileError(error.source, [*error.problems, problem]) from failure
 
 
 def _is_there(tables: Folder, issue: str) -> bool:

@@ -111,6 +111,15 @@ def test_analysis_import_runs_every_two_minutes() -> None:
     assert timer["OnUnitInactiveSec"] == "2min"
 
 
+def test_analysis_import_may_move_files_of_the_documented_folders() -> None:
+    """Invalid ones, to the subfolder `refused`."""
+    page = (SYSTEMD.parent / "docs/how-to/backend.md").read_text(encoding="utf-8")
+    named = re.findall(r'^(?:soil_water|rain)_folder = "(.+)"', page, re.MULTILINE)
+
+    assert len(named) == 2
+    assert service(ANALYSIS)["ReadWritePaths"].split() == [f"-{each}" for each in named]
+
+
 @each_daemon
 def test_unit_restarts_forever_except_after_invalid_settings(path: Path) -> None:
     """Status 78 needs an operator; any other exit must be recovered automatically."""

@@ -1,5 +1,6 @@
 """Import of JMA's files to their table, and what a cell then knows."""
 
+import errno
 import os
 import pickle
 import subprocess
@@ -247,6 +248,26 @@ def test_invalid_file_is_put_aside_and_stops_nothing(tmp_path: Path, case: str) 
     assert aside.read_bytes() == data
     assert str(error) in aside.with_name(f"{aside.name}.why.txt").read_text("utf-8")
     assert len(load(tmp_path, 1200)) == 1
+
+
+def test_read_only_folder_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid file that cannot be moved is reported; the others are loaded."""
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), folder)
+
+    monkeypatch.setattr("backend_spark.analysed_rain.table.make_folder", refuse)
+    bad = drop(tmp_path, Product.RAIN, GOOD.but(at=AT - timedelta(minutes=10)))
+    bad.write_bytes(b"no such thing")
+    set_age(bad, 3600)
+    drop(tmp_path, Product.RAIN, GOOD)
+    error, done = load(tmp_path)
+
+    assert isinstance(done, ImportedAnalysis)
+    assert "file must be GRIB2" in str(error)
+    assert f"cannot be moved to {bad.parent}/refused: Read-only file" in str(error)
 
 
 def test_impossible_depth_is_refused(tmp_path: Path) -> None:
