@@ -158,6 +158,9 @@ class CriteriaRow:
     ) -> "CriteriaRow":
         """These criteria instead of a table's; its critical line stays.
 
+        Where a criterion of the table depends on the rain, it is scaled to the one of
+        this row, which is that without rain.
+
         Args:
             table: The table's row; None without.
             is_for_cell: Whether they were set for this very cell. Those for all cells
@@ -168,7 +171,8 @@ class CriteriaRow:
         given = {
             ADVISORY_LEVEL: self.advisory_mm,
             WARNING_LEVEL: self.warning_mm,
-            SPECIAL_LEVEL: self.special_mm or table.special_mm,
+            SPECIAL_LEVEL: self.special_mm
+            or _at_rest_mm(table.special_line_mm, table.special_mm),
         }
         if not is_for_cell:
             given |= dict.fromkeys(table.criteria().not_judged, NOT_JUDGED_MM)
@@ -179,6 +183,8 @@ class CriteriaRow:
             special_mm=given[SPECIAL_LEVEL],
             line_mm=table.line_mm,
             municipality=table.municipality,
+            advisory_line_mm=_scaled(table.advisory_line_mm, given[ADVISORY_LEVEL]),
+            special_line_mm=_scaled(table.special_line_mm, given[SPECIAL_LEVEL]),
             look_ahead_h=table.look_ahead_h,
         )
 
@@ -230,6 +236,17 @@ def _at_rest_mm(line_mm: Sequence[float], constant_mm: float | None) -> float | 
     if not line_mm:
         return constant_mm
     return max((mm for mm in line_mm if mm != NOT_JUDGED_MM), default=NOT_JUDGED_MM)
+
+
+@lru_cache(maxsize=4096)
+def _scaled(line_mm: tuple[float, ...], at_rest_mm: float | None) -> tuple[float, ...]:
+    """A line scaled to another criterion without rain; empty if either has none."""
+    table_mm = _at_rest_mm(line_mm, None) or NOT_JUDGED_MM
+    if at_rest_mm is None or NOT_JUDGED_MM in {at_rest_mm, table_mm}:
+        return ()
+    if at_rest_mm == table_mm:
+        return line_mm
+    return tuple(at_rest_mm * (mm / table_mm) for mm in line_mm)
 
 
 @lru_cache(maxsize=4096)

@@ -8,9 +8,9 @@ import pytest
 
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.settings import RainCriteriaSection
-from backend_spark.criteria.tables import cell_at_mesh
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.i18n import render_japanese
-from slope_science.criteria import Criteria
+from slope_science.criteria import NOT_JUDGED_MM, Criteria
 from slope_science.findings import judge_rain
 from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import render_english
@@ -66,6 +66,39 @@ def test_changes_override_the_table_but_not_its_line(tmp_path: Path) -> None:
     assert "(" not in reason(Criteria(90, 70, 300, assumed=False, line=(
         (0.0, 220.0), (150.0, 147.0)), basis=parse_or_text(SET_BY)), 230.0)  # fmt: skip
     assert provider.current_table().municipality(CELL) == "3920100"
+
+
+@pytest.mark.parametrize(
+    ("change", "at_rest_mm", "at_80_mm"),
+    [
+        (CriteriaRow(120, 150, special_mm=320, line_percent=80), (120, 320), (60, 200)),
+        (CriteriaRow(90, 150, special_mm=288), (90, 288), (45, 180)),
+        (CriteriaRow(120, 150), (120, 320), (60, 200)),
+        (CriteriaRow(120, 320, special_mm=320), (120, 320), (60, 200)),
+        (CriteriaRow(NOT_JUDGED_MM, 150, special_mm=288), (NOT_JUDGED_MM, 288),
+         (NOT_JUDGED_MM, 180)),
+    ],
+)  # fmt: skip
+def test_changes_keep_how_a_criterion_depends_on_rain(
+    change: CriteriaRow, at_rest_mm: tuple[float, ...], at_80_mm: tuple[float, ...]
+) -> None:
+    """The numbers that are set are those without rain; the lines are scaled to them."""
+    advisory, special = (
+        tuple(high - slope * r60 for r60 in range(81))
+        for high, slope in ((120, 0.75), (320, 1.5))
+    )
+    published = CriteriaRow(
+        None, 150.0, tuple(LINE), advisory_line_mm=advisory, special_line_mm=special
+    )
+    table = CriteriaTable(Criteria(), {CELL: published}).with_changes(
+        CriteriaTable(Criteria(), {CELL: change})
+    )
+    criteria = table.criteria_of(CELL)
+
+    for r60_mm, limits_mm in ((0.0, at_rest_mm), (80.0, at_80_mm)):
+        found = tuple(criteria.limit_mm(level, r60_mm) for level in (2, 5))
+        assert found == pytest.approx(limits_mm)
+    assert not criteria.special_assumed
 
 
 def test_changes_apply_to_a_cell_without_a_table_row(tmp_path: Path) -> None:
