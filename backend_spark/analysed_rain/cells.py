@@ -1,6 +1,7 @@
 """Analyses of cells: their meshes, and levels of cells without a node."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,21 +18,35 @@ from backend_spark.criteria.tables import (
     mesh_center,
     mesh_code_at,
 )
+from backend_spark.scoring.analysed_rain import HOLD_S
+from backend_spark.scoring.holds import HELD, JUDGED
+from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, UTC_TIME
 from backend_spark.tables.store import Folder
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
-from slope_science.findings import LOWEST
+from slope_science.criteria import Criteria
+from slope_science.findings import LOWEST, Finding
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
-from slope_science.reasons import reason_to_json
+from slope_science.reasons import Reason, reason_to_json
 from spatial_mqtt.cells import Cell
 
 REACH: Final = range(-2, 3)
 """Meshes to each side of a cell's centre whose centres may lie in the cell."""
 
-RAIN_LAGS_US: Final = tuple(600_000_000 * n for n in range(4))
+_STEP_US: Final = STEP_S * 1_000_000
+RAIN_LAGS_US: Final = tuple(_STEP_US * n for n in range(4))
 """Times of the end of an hour of rain before that of an index, the newest first."""
+
+HOLD_LAGS_US: Final = tuple(
+    range(RAIN_LAGS_US[-1] + _STEP_US, round(HOLD_S * 1_000_000) + 1, _STEP_US)
+)
+"""The same of an hour of rain that is too old and holds its level."""
+
+CellTime = tuple[str, int]
+"""Token of a cell, and Unix microseconds."""
 
 Value = tuple[float, int]
 """Value in mm, and Unix microseconds of its receipt."""
@@ -89,7 +104,8 @@ def score_new_analyses(
     """Levels of cells with criteria and without a node, at the times of new analyses.
 
     Of several meshes of a cell the highest value counts. Without a soil water index for
-    a time there is no row: rain alone gives no level.
+    a time there is no row: rain alone gives no level. Without rain the level is at
+    least that with the last rain.
 
     Args:
         tables: Folder of the tables.
@@ -101,50 +117,89 @@ def score_new_analyses(
         schemas.LEVELS.
     """
     cells = {c: m for c, m in criteria_cells(table).items() if c not in with_nodes}
-    cell_of = {mesh: cell for cell, meshes in cells.items() for mesh in meshes}
     dataset = DeltaTables(tables).dataset(TABLE)
     number, after, upto = ds.field("batch_id"), *imports
-    new = dataset.to_table(["at"], filter=(number > after) & (number <= upto))
-    times_us = pc.unique(new["at"].cast(pa.int64())).to_pylist()
-    needed = [us - lag for us in times_us for lag in RAIN_LAGS_US]
-    is_needed = ds.field("at").isin(pa.array(needed, UTC_TIME))
-    rows = dataset.to_table(filter=is_needed & (number <= upto))
-    index = _highest(rows, Product.SOIL_WATER, cell_of)
-    hourly = _highest(rows, Product.RAIN, cell_of)
+    is_new = (number > after) & (number <= upto)
+    new = dataset.to_table(["product", "at"], filter=is_new)
+    analyses = _CellAnalyses(dataset.filter(number <= upto), cells)
+    index = analyses.highest(Product.SOIL_WATER, _times_to_score(new), cells)
+    hourly = analyses.hours_before(index)
     levels = [
-        _row((cell, at_us), mm, _last_hour(hourly, cell, at_us), table)
-        for (cell, at_us), mm in index.items()
-        if at_us in times_us
+        _row(key, mm, hourly, table.criteria_of(key[0])) for key, mm in index.items()
     ]
     return pa.Table.from_pylist(sorted(levels, key=_key), schema=LEVELS)
 
 
-def _last_hour(
-    hourly: Mapping[tuple[str, int], Value], cell: str, at_us: int
-) -> Value | None:
-    """Newest hour of rain at a time; JMA analyses it each 30 minutes, or quickly 10."""
-    ends_us = (at_us - lag for lag in RAIN_LAGS_US)
-    return next((hourly[cell, us] for us in ends_us if (cell, us) in hourly), None)
+def _times_to_score(new: pa.Table) -> set[int]:
+    """Times of the index that new analyses change: rain counts at later ones too."""
+    times_us: set[int] = set()
+    for product, lags_us in ((Product.SOIL_WATER, (0,)), (Product.RAIN, RAIN_LAGS_US)):
+        some = new.filter(pc.equal(new["product"], product.value))
+        ends_us = pc.unique(some["at"].cast(pa.int64())).to_pylist()
+        times_us.update(us + lag for us in ends_us for lag in lags_us)
+    return times_us
 
 
-def _key(row: dict[str, Any]) -> tuple[str, int]:
+@dataclass(frozen=True)
+class _CellAnalyses:
+    """Highest values of cells.
+
+    Attributes:
+        dataset: Rows of the table.
+        cells: Meshes of each cell.
+    """
+
+    dataset: ds.Dataset
+    cells: Mapping[str, tuple[int, ...]]
+
+    def highest(
+        self, product: Product, times_us: Iterable[int], cells: Iterable[str]
+    ) -> dict[CellTime, Value]:
+        """Values of some cells and times."""
+        cell_of = {mesh: cell for cell in cells for mesh in self.cells[cell]}
+        is_wanted = (
+            (ds.field("product") == product.value)
+            & ds.field("at").isin(pa.array(sorted(times_us), UTC_TIME))
+            & ds.field("mesh").isin(pa.array(cell_of, pa.int32()))
+        )
+        return _highest(self.dataset.to_table(filter=is_wanted), cell_of)
+
+    def hours_before(self, keys: Collection[CellTime]) -> dict[CellTime, Value]:
+        """Rain before times of the index; the old rain only where newer is missing."""
+        found: dict[CellTime, Value] = {}
+        for lags_us in (RAIN_LAGS_US, HOLD_LAGS_US):
+            dry = [key for key in keys if _newest(found, key, RAIN_LAGS_US) is None]
+            times_us = {us - lag for _, us in dry for lag in lags_us}
+            found |= self.highest(Product.RAIN, times_us, {cell for cell, _ in dry})
+        return found
+
+
+def _newest(
+    hourly: Mapping[CellTime, Value], key: CellTime, lags_us: Iterable[int]
+) -> CellTime | None:
+    """Cell and end of the newest hour of rain at a time; None without.
+
+    JMA analyses it each 30 minutes, or quickly 10.
+    """
+    cell, at_us = key
+    ends = ((cell, at_us - lag) for lag in lags_us)
+    return next((end for end in ends if end in hourly), None)
+
+
+def _key(row: dict[str, Any]) -> CellTime:
     return row["cell"], row["at"]
 
 
-def _highest(
-    rows: pa.Table, product: Product, cell_of: dict[int, str]
-) -> dict[tuple[str, int], Value]:
-    """Highest value, and newest receipt, by cell and time (Unix microseconds)."""
-    is_given = (pc.field("product") == product.value) & pc.field("mm").is_valid()
-    some = rows.filter(is_given).sort_by("received_at")
+def _highest(rows: pa.Table, cell_of: Mapping[int, str]) -> dict[CellTime, Value]:
+    """Highest value, and newest receipt, by cell and time, of rows of one product."""
+    some = rows.filter(pc.field("mm").is_valid()).sort_by("received_at")
     newest: dict[tuple[int, int], Value] = {}
     for mesh, at_us, mm, known_us in _numbers(some):
         newest[mesh, at_us] = mm, known_us  # a later issue replaces an earlier one
-    found: dict[tuple[str, int], Value] = {}
+    found: dict[CellTime, Value] = {}
     for (mesh, at_us), value in newest.items():
-        if mesh in cell_of:
-            key = cell_of[mesh], at_us
-            found[key] = max(value, found.get(key, value))
+        key = cell_of[mesh], at_us
+        found[key] = max(value, found.get(key, value))
     return found
 
 
@@ -155,30 +210,43 @@ def _numbers(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _row(
-    key: tuple[str, int],
-    index: Value,
-    hour: Value | None,
-    table: CriteriaTable,
+    key: CellTime, index: Value, hourly: Mapping[CellTime, Value], criteria: Criteria
 ) -> dict[str, Any]:
     cell, at_us = key
-    index_mm, received_us = index
-    at_s, r60_mm = at_us / 1_000_000, hour[0] if hour else None
-    state = AnalysedState(index_mm, at_s, r60_mm, at_s if hour else None)
-    found = judge_analysis(state, table.criteria_of(cell))
+    hour = _newest(hourly, key, RAIN_LAGS_US)
+    last = None if hour else _newest(hourly, key, HOLD_LAGS_US)
+    state = AnalysedState(
+        index[0], at_us / 1_000_000, hourly[hour][0] if hour else None
+    )
+    found, is_held = _judge(state, hourly[last][0] if last else None, criteria)
     reasons = [found.reason] if found else []
     return {
         "cell": cell,
         "at": at_us,
-        "r60_mm": r60_mm,
-        "swi_mm": index_mm,
+        "r60_mm": state.r60_mm,
+        "swi_mm": state.index_mm,
         "lower_bound": False,
         "rain_known": hour is not None,
         "level": found.level if found else LOWEST,
-        "state": "judged",
+        "state": HELD if is_held else JUDGED,
+        "known_until": last[1] if last and is_held else None,
         "reasons": list(map(render_english, reasons)),
         "reason_codes": list(map(reason_to_json, reasons)),
         "n_nodes": 0,
         "n_nodes_day": 0,
-        "latest_received": max(received_us, hour[1] if hour else 0),
+        "latest_received": max(index[1], hourly[hour][1] if hour else 0),
         "version": 1,
     }
+
+
+def _judge(
+    state: AnalysedState, last_mm: float | None, criteria: Criteria
+) -> tuple[Finding | None, bool]:
+    """The finding, and whether it is held: with the last rain if that is higher."""
+    found = judge_analysis(state, criteria)
+    if last_mm is None:
+        return found, False
+    last = judge_analysis(replace(state, r60_mm=last_mm), criteria)
+    if last is None or (found is not None and found.level >= last.level):
+        return found, False
+    return Finding(last.level, Reason(ReasonCode.HELD, because=last.reason)), True

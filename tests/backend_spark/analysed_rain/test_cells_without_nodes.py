@@ -55,22 +55,25 @@ def pipeline(tmp_path: Path, table: CriteriaTable) -> ScoringPipeline:
 
 @pytest.fixture
 def load(tmp_path: Path, table: CriteriaTable) -> Drop:
-    """Function that imports an index and rain, at a time after `AT`."""
+    """Function that imports an index and rain, or one of them, at a time after `AT`."""
 
-    def make(index_mm: float, rain_mm: float, minutes: int, later_s: float) -> None:
+    def make(
+        index_mm: float | None, rain_mm: float | None, minutes: int, later_s: float
+    ) -> None:
         at = AT + timedelta(minutes=minutes)
         field = np.full(SHAPE, 20.0)
         field[-12:, 40:60] = index_mm  # around the meshes
         field[59, 50] = 20.0  # DRY
-        name = f"{minutes:04d}_{index_mm:g}.bin"
+        name = f"{minutes:04d}_{index_mm}.bin"
         folders = {product: tmp_path / product.value for product in Product}
-        rain = np.full(SHAPE, rain_mm)
-        index_file(field, at).but(north=35.5, west=135.0).write(
-            folders[Product.SOIL_WATER] / name
-        )
-        rain_file(rain, at).but(north=35.5, west=135.0).write(
-            folders[Product.RAIN] / name
-        )
+        files = {
+            Product.SOIL_WATER: index_mm and index_file(field, at),
+            Product.RAIN: rain_mm and rain_file(np.full(SHAPE, rain_mm), at),
+        }
+        for product, file in files.items():
+            folders[product].mkdir(exist_ok=True)
+            if file:
+                file.but(north=35.5, west=135.0).write(folders[product] / name)
         meshes = meshes_of_interest(table, [])
         loader = AnalysisImporter(
             tmp_path / "tables", KeepSection(), meshes, AT_S + later_s
@@ -148,3 +151,35 @@ def test_missing_index_gives_no_level(pipeline: ScoringPipeline, load: Drop) -> 
     pipeline.score_analyses()
 
     assert [row["cell"] for row in levels(pipeline)] == [cell_at_mesh(DRY)]
+
+
+def test_end_of_the_rain_holds_the_level(pipeline: ScoringPipeline, load: Drop) -> None:
+    """For six hours; then the critical line is that without rain."""
+    load(160.0, 90.0, 0, 600)
+    for hour in range(1, 8):
+        load(160.0, None, 60 * hour, 3600 * hour + 600)
+        pipeline.score_analyses()
+    rows = levels(pipeline)[1::2]
+
+    assert [row["level"] for row in rows] == [4] * 7 + [3]
+    assert [row["state"] for row in rows] == ["judged", *["held"] * 6, "judged"]
+    assert rows[1]["known_until"] == AT
+    assert rows[1]["reasons"][0].endswith("(a while ago)")
+    assert not any(row["rain_known"] for row in rows[1:])
+
+
+def test_late_rain_changes_the_level(pipeline: ScoringPipeline, load: Drop) -> None:
+    """Of the index half an hour later too, and the end of a hold."""
+    load(160.0, 90.0, 0, 600)
+    load(160.0, None, 60, 4200)
+    load(160.0, None, 80, 5400)
+    pipeline.score_analyses()
+    before = levels(pipeline)[1::2]
+    load(None, 2.0, 60, 6000)
+    pipeline.score_analyses()
+    after = levels(pipeline)[1::2]
+
+    assert [row["level"] for row in before] == [4, 4, 4]
+    assert [row["level"] for row in after] == [4, 3, 3]
+    assert [row["state"] for row in after] == ["judged"] * 3
+    assert [row["r60_mm"] for row in after] == [90.0, 2.0, 2.0]
