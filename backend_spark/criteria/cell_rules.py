@@ -10,10 +10,10 @@ from typing import Final
 from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import BackendSettings
-from backend_spark.criteria.jma import Telegram, parse_telegram
+from backend_spark.criteria.jma import telegrams_in
 from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria
-from backend_spark.errors import CriteriaTableError, TelegramError
+from backend_spark.errors import CriteriaTableError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.rain import ALONE_LEVEL
@@ -64,7 +64,6 @@ class CellRuleProvider:
     analyses: AnalysisReader | None = None
     evidence: EvidenceSettings = DEFAULT_EVIDENCE
     last_changes: Path | None = None
-    _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int] | None, CriteriaTable] = field(default_factory=dict)
 
     @classmethod
@@ -111,7 +110,8 @@ class CellRuleProvider:
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
-        telegrams, rules, table = self._telegrams(), {}, self.current_table()
+        telegrams = telegrams_in(self.telegrams).read() if self.telegrams else []
+        rules, table = {}, self.current_table()
         newest = self.feed.newest_version() if self.feed else None
         analysed = self.analyses.newest_version() if self.analyses else None
         for cell in cells:
@@ -204,18 +204,6 @@ class CellRuleProvider:
         changes = read_criteria(path, self.table.default, may_be_empty=True)
         log.info("%d cells have criteria of their own", len(changes.by_cell))
         return self.table.with_changes(changes)
-
-    def _telegrams(self) -> list[Telegram]:
-        """All readable telegrams; each unreadable one is logged once."""
-        folder = self.telegrams
-        for path in sorted(folder.glob("*.xml")) if folder else []:
-            if path.name not in self._read:
-                self._read[path.name] = None
-                try:
-                    self._read[path.name] = parse_telegram(path.name, path.read_bytes())
-                except (OSError, TelegramError) as error:
-                    log.warning("%s", error)
-        return [t for t in self._read.values() if t is not None]
 
 
 def make_cell_rules(settings: BackendSettings) -> CellRuleProvider:

@@ -14,11 +14,13 @@ telegrams VPWW55 to VPWW61 and VPWS50.
 
 import csv
 import io
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -27,6 +29,8 @@ from backend_spark.errors import RainTableError, TelegramError
 from service_runtime.errors import FieldError
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.quality import Flag
+
+log = logging.getLogger(__name__)
 
 JST: Final = timezone(timedelta(hours=9))
 ENCODING: Final = "cp932"
@@ -294,6 +298,53 @@ def _levels(report: ET.Element) -> dict[str, int]:
             area = item.findtext(f"{_BODY}Area/{_BODY}Code", "").strip()
             levels[area] = max(level, levels.get(area, LOWEST))
     return levels
+
+
+@dataclass
+class TelegramFolder:
+    """Folder of telegrams; each version of a file is read once.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    folder: Path
+    _read: dict[Path, tuple[tuple[int, int], Telegram | None]] = field(
+        default_factory=dict
+    )
+
+    def read(self) -> list[Telegram]:
+        """All telegrams that are there now; each unreadable file is logged once.
+
+        Old ones too: late readings and a replay compute rows of any time.
+        """
+        found: dict[Path, tuple[tuple[int, int], Telegram | None]] = {}
+        for path in sorted(self.folder.glob("*.xml")):
+            try:
+                stat = path.stat()
+                stamp, known = (stat.st_mtime_ns, stat.st_size), self._read.get(path)
+                if known is None or known[0] != stamp:
+                    known = stamp, _try_parse(path)
+            except OSError as error:  # the next reading tries again
+                log.warning("telegram %s cannot be read: %s", path.name, error)
+                continue
+            found[path] = known
+        self._read = found
+        return [telegram for _, telegram in found.values() if telegram is not None]
+
+
+@lru_cache(maxsize=4)
+def telegrams_in(folder: Path) -> TelegramFolder:
+    """The telegrams of a folder, which all Spark tasks of a process share."""
+    return TelegramFolder(folder)
+
+
+def _try_parse(path: Path) -> Telegram | None:
+    try:
+        return parse_telegram(path.name, path.read_bytes())
+    except TelegramError as error:
+        log.warning("%s", error)
+        return None
 
 
 def find_official_level(

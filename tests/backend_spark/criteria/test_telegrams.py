@@ -1,6 +1,7 @@
 """JMA's warning telegrams, parsed to the official level of a municipality."""
 
 import logging
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,3 +142,33 @@ def test_rows_have_the_official_level(
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith("telegram 2_VPWW56_390000.xml: must be XML: syntax")
     assert warning.endswith("; move it out of the folder")
+
+
+def test_spark_tasks_of_a_process_parse_a_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it is written again; a deleted one does not count any more."""
+    first, second = (tmp_path / f"{n}_VPWW56_390000.xml" for n in (1, 2))
+    first.write_bytes(xml(item(KOCHI, "49")))
+    second.write_bytes(xml(item(KOCHI, "29"), when="2026-05-29T05:40:00+09:00"))
+    table = CriteriaTable(Criteria(), {"355a9c44": CriteriaRow(municipality=KOCHI)})
+    provider = CellRuleProvider(table, telegrams=tmp_path)
+    parsed = []
+
+    def parse(name: str, raw: bytes) -> Telegram:
+        parsed.append(name)
+        return parse_telegram(name, raw)
+
+    monkeypatch.setattr("backend_spark.criteria.jma.parse_telegram", parse)
+
+    def level() -> object:
+        task = pickle.loads(pickle.dumps(provider))  # noqa: S301 - as Spark does
+        rules = task.rules_of(["355a9c44"])["355a9c44"]
+        return rules.official_columns(T0 + 900)["official_level"]
+
+    assert [level(), level()] == [2, 2]
+    second.write_bytes(xml(item(KOCHI, "09"), when="2026-05-29T05:40:00+09:00") + b" ")
+    assert level() == 3
+    second.unlink()
+    assert level() == 4
+    assert parsed == [first.name, second.name, second.name]
