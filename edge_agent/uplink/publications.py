@@ -112,20 +112,20 @@ class PublicationBuilder:
         self._sender = sender
         self._in_flight = in_flight
         self._scheduler = PriorityScheduler(queue, sender.gather_s)
-        self._large: QueuedMessage | None = None
-        self._chunks: list[Fragment] = []
+        # Large messages that were sent in part, and their rest; the most urgent last.
+        self._large: list[tuple[QueuedMessage, list[Fragment]]] = []
 
     def next_priority(self, now_s: float, lowest: int) -> int | None:
         """Priority of the next publication; see `PriorityScheduler.next_priority`."""
         waiting = self._scheduler.next_priority(now_s, lowest)
-        if self._large is None:
+        if not self._large:
             return waiting
-        return max(waiting or 0, self._large.priority)
+        return max(waiting or 0, self._large[-1][0].priority)
 
     def build_next(self, priority: int) -> OutgoingPublication | None:
         """Build the next publication; None if `PriorityScheduler.lease` has none."""
-        if self._large is not None and priority <= self._large.priority:
-            return self._next_chunk(self._large)
+        if self._large and priority <= self._large[-1][0].priority:
+            return self._next_chunk()
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
         batch = self._scheduler.lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
@@ -147,7 +147,7 @@ class PublicationBuilder:
             max_bytes: Approximate maximum of their total size; the first always fits.
         """
         packs = self._may_use(BATCH_CONTENT) or self._may_use(FRAGMENT_CONTENT)
-        if packs or self._large is not None or max_count == 1:
+        if packs or self._large or max_count == 1:
             load = self.build_next(priority)
             return [] if load is None else [load]
         batch = self._scheduler.lease(priority, max_count, max_bytes, is_mixed=True)
@@ -164,10 +164,9 @@ class PublicationBuilder:
         self.release_large()
 
     def release_large(self) -> None:
-        """Release a large message that was sent in part; it starts again."""
-        if self._large is not None:
-            self._queue.release([self._large.seq])
-            self._large = None
+        """Release large messages that were sent in part; they start again."""
+        self._queue.release([message.seq for message, _ in self._large])
+        self._large.clear()
 
     def _may_share(self, priority: int) -> bool:
         return not LADDER.is_urgent(priority) and self._may_use(BATCH_CONTENT)
@@ -196,9 +195,9 @@ class PublicationBuilder:
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > MAX_UNCHUNKED_BYTES
         if is_large and self._may_use(FRAGMENT_CONTENT, first.topic):
-            self._large = first
-            self._chunks = split_message(str(first.id), first.payload, CHUNK_BYTES)
-            return self._next_chunk(first)
+            chunks = split_message(str(first.id), first.payload, CHUNK_BYTES)
+            self._large.append((first, chunks))
+            return self._next_chunk()
         return OutgoingPublication(self._publication(first), (first,))
 
     def _parcel(self, batch: list[QueuedMessage]) -> OutgoingPublication:
@@ -220,12 +219,13 @@ class PublicationBuilder:
         items = [BatchItem(m.payload, self._scheduler.lateness_s(m)) for m in batch]
         return encode_batch(items)
 
-    def _next_chunk(self, message: QueuedMessage) -> OutgoingPublication:
-        chunk = self._chunks.pop(0).encode()
+    def _next_chunk(self) -> OutgoingPublication:
+        message, chunks = self._large[-1]
+        chunk = chunks.pop(0).encode()
         publication = self._publication(message, chunk, FRAGMENT_CONTENT)
-        if self._chunks:
+        if chunks:
             return OutgoingPublication(publication, ())
-        self._large = None
+        self._large.pop()
         return OutgoingPublication(publication, (message,))
 
     def _publication(

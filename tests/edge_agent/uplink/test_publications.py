@@ -146,6 +146,21 @@ def test_urgent_message_is_sent_between_fragments() -> None:
     ) + [1]
 
 
+def test_large_message_goes_on_after_a_more_urgent_large_one() -> None:
+    """It stayed leased, and was sent only after a restart."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    routine, urgent = (random.Random(n).randbytes(5000) for n in (1, 5))
+    harness.put(1, routine)
+    harness.build()
+    harness.put(5, urgent)
+    done = [each.messages[0] for each in harness.build_all() if each.messages]
+
+    assert [(each.priority, each.payload) for each in done] == [
+        (5, urgent),
+        (1, routine),
+    ]
+
+
 def test_large_message_restarts_on_another_link() -> None:
     """Fragments sent over a lost link may not have arrived."""
     harness = BuilderHarness(BATCH_RECEIVER)
