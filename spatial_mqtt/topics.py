@@ -30,7 +30,7 @@ from typing import Final
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.priority import LADDER, Ladder
-from spatial_mqtt.transport import may_be_sent
+from spatial_mqtt.topic_syntax import may_be_sent
 
 GATEWAY_INFO: Final = "/api/gateway/info/all"
 GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"

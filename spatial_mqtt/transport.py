@@ -1,7 +1,6 @@
 """Messages, sessions and event handlers of a connection, independent of paho."""
 
 import enum
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -13,33 +12,6 @@ MQTT_RECEIVE_MAXIMUM: Final = 65535
 NO_SUBSCRIBERS: Final = "no matching subscribers"
 """Reason passed to `ConnectionHandler.on_published` when the broker accepted a message
 without subscribers (MQTT 5 reason code 0x10): a failure only for custody."""
-
-_MAX_TEXT_BYTES = 65535
-_MAX_SLASHES = 200
-_FORBIDDEN = re.compile(
-    "[\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
-    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
-    + "]"
-)
-_FILTER = re.compile(r"(?:(?:\+|[^+#/]*)/)*(?:\+|#|[^+#/]*)")
-
-
-def may_be_sent(text: str) -> bool:
-    """Whether a broker accepts a topic or filter; its wildcards are not checked.
-
-    Mosquitto ends the connection at any other.
-
-    Source:
-        MQTT 5.0 sections 1.5.4 and 4.7.3; TOPIC_HIERARCHY_LIMIT of Mosquitto.
-    """
-    is_short = text.count("/") <= _MAX_SLASHES and bool(text)
-    is_text = is_short and _FORBIDDEN.search(text) is None
-    return is_text and len(text.encode()) <= _MAX_TEXT_BYTES
-
-
-def is_filter(text: str) -> bool:
-    """Whether a text is a filter that a broker accepts."""
-    return may_be_sent(text) and _FILTER.fullmatch(text) is not None
 
 
 class RetainHandling(enum.IntEnum):

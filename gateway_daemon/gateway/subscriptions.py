@@ -20,6 +20,7 @@ from service_runtime.files import write_best_effort
 from service_runtime.log_limit import LogLimit
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
+from spatial_mqtt.topic_syntax import is_filter
 from spatial_mqtt.topics import (
     CLIENT_LOG,
     MAX_TOPIC_CHARS,
@@ -37,7 +38,6 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Session,
-    is_filter,
 )
 
 log = logging.getLogger(__name__)
