@@ -23,7 +23,20 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
-    new_path = path.with_name(path.name + ".new")
+    write_beside(path, data, mode)
+    put_in_place(path)
+
+
+def write_beside(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write the new content of a file beside it, for `put_in_place`.
+
+    Where something else must be stored before the file is replaced: that needs no more
+    space on the disk. For the arguments see `write_atomic`.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    new_path = _beside(path)
     new_path.unlink(missing_ok=True)
     handle = os.open(
         new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
@@ -34,7 +47,11 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
         file.write(data)
         file.flush()
         os.fsync(handle)
-    new_path.replace(path)
+
+
+def put_in_place(path: Path) -> None:
+    """Replace a file by what `write_beside` has written."""
+    _beside(path).replace(path)
     fsync_folder(path.parent)
 
 
@@ -80,6 +97,10 @@ def make_folder(path: Path) -> None:
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that the disk or the quota is full."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
 
 
 def _fsync(path: Path, flags: int) -> None:

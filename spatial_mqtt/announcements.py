@@ -93,8 +93,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
-        for name in ("until_s", "at_s", "known_until_s"):
-            if not 0 <= getattr(self, name) <= MAX_TIME_S:
+        # A notice may be meant to have no end, but is not in milliseconds.
+        times = (("at_s", MAX_TIME_S), ("known_until_s", MAX_TIME_S), ("until_s", 1e11))
+        for name, latest_s in times:
+            if not 0 <= getattr(self, name) <= latest_s:
                 rule = f"{name} must be Unix seconds"
                 raise ValueError(f"{rule}, got {getattr(self, name):g}")
         if self.withdrawn and (self.level > 1 or self.criteria is not None):

@@ -5,7 +5,7 @@ did not run.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -82,6 +82,7 @@ class EventDetector:
     _rows: dict[int, bytes] = field(default_factory=dict)
     _known: dict[str, float] = field(default_factory=dict)
     _unwritten: list[Sign] = field(default_factory=list)
+    _followed: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open the feed of the messages."""
@@ -99,13 +100,19 @@ class EventDetector:
         is_new = version != self._version
         if is_new:
             self._unwritten += self._level_signs()
-        now_s = self.live_state.clock()
+        now_s, followed = self.live_state.clock(), self._followed
+        self._followed = {}  # what is not written is found again
         with self.events.batch():
             for sign in sorted(self._unwritten, key=lambda sign: sign.at_s):
                 self._follow(self.events.in_force(sign.slope), sign.at_s, now_s)
                 self.events.add(sign, now_s)
             if is_new:
-                self._follow(self.events.in_force(), self.live_state.now_s(), now_s)
+                in_force = self.events.in_force()
+                numbers = {event.number for event in in_force}
+                self._followed |= {n: followed[n] for n in numbers & followed.keys()}
+                self._follow(in_force, self.live_state.now_s(), now_s)
+        if not is_new:
+            self._followed = followed
         self._version = version
         self._unwritten.clear()
         return self.events.summary().revision
@@ -163,13 +170,23 @@ class EventDetector:
         """Write which events rose again, and which ended before a moment."""
         for event in events:
             end_s = self._end_of(event)
-            if self._steps is not None and event.cell is not None:
-                event.newest = self._steps.newest(event.cell)
-                rise = self._steps.find_rise(event, end_s or until_s)
-                if rise is not None:
-                    self.events.rise_again(event, rise, now_s)
+            rise = self._find_rise(event, end_s or until_s)
+            if rise is not None:
+                self.events.rise_again(event, rise, now_s)
             if end_s is not None and end_s < until_s:
                 self.events.end(event, end_s, now_s)
+
+    def _find_rise(self, event: Event, until_s: float) -> Sign | None:
+        """Next rise of an event, if its levels have changed since the last search."""
+        if self._steps is None or event.cell is None:
+            return None
+        levels = self._steps.levels_of(event.cell)
+        state = (levels, event.known, event.state, int(until_s) // STEP_S)
+        if self._followed.get(event.number) == state:
+            return None
+        self._followed[event.number] = state
+        event.newest = self._steps.newest(event.cell)
+        return self._steps.find_rise(event, until_s)
 
     def _end_of(self, event: Event) -> int | None:
         """Unix time of the end of an event; None while it lasts."""
@@ -208,6 +225,10 @@ class LevelSteps:
             return None
         return self._begin_s + (step + int(calm[CLEAR_STEPS - 1])) * STEP_S
 
+    def levels_of(self, cell: str) -> tuple[int, bytes]:
+        """Unix time of the first column, and the levels of a cell."""
+        return self._begin_s, self._after(cell, 0)[1].tobytes()
+
     def newest(self, cell: str) -> tuple[int, int] | None:
         """Newest known level of a cell, and the Unix time of its step."""
         _, levels = self._after(cell, 0)
@@ -240,7 +261,9 @@ class LevelSteps:
         at_s = self._begin_s + (step + first - 1) * STEP_S
         latest = self._latest[self._row_of[event.slope]]
         why = latest if latest.level == known[first] else None
-        return _level_sign(event.slope, int(known[first]), at_s, at_s, why)
+        sign = _level_sign(event.slope, int(known[first]), at_s, at_s, why)
+        # The same step may rise once more, after it was revised and decided about.
+        return replace(sign, key=str(event.asked))
 
     def _after(self, cell: str | None, at_s: int) -> tuple[int, level_grid.Bytes]:
         """First step after a Unix time, and the levels of a cell from it on."""

@@ -152,11 +152,20 @@ class Event:
 
     def changes_by(self, sign: Sign) -> str:
         """What a sign changes that is written: ``rose``, ``cause`` or nothing."""
-        if sign.level > self.peak:
+        if sign.level > self.peak or self._returns(sign):
             return "rose"
         is_other = sign.node is not None and sign.node not in self.nodes
         is_later = sign.at_s > self.state_s and self.state in _JUDGED_FALSE
         return "cause" if sign.causes - self.causes or (is_other and is_later) else ""
+
+    def _returns(self, sign: Sign) -> bool:
+        """Whether a node outside all cells sends again after an hour without messages.
+
+        In a cell the levels of the cell tell.
+        """
+        is_decided = self.state is not EventState.OPEN and sign.at_s > self.state_s
+        is_again = is_decided and sign.at_s > self.last_s + CLEAR_S
+        return self.cell is None and is_again and sign.level >= self.call_level()
 
     def call_level(self) -> int:
         """Lowest level whose return calls people again."""

@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from backend_spark.console.audit_log import Journal, JournalEntry
+from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
 from backend_spark.console.review_preview import ReviewPreview
 from backend_spark.scoring.applied_reviews import ReviewReport
 from backend_spark.scoring.reviews import ReadingReview, ReviewVerdict
 from service_runtime.decoding import convert
-from service_runtime.files import write_atomic
+from service_runtime.files import put_in_place, write_beside
 
 DECIDED: Final = "review"
 REVERTED: Final = "review_end"
@@ -172,32 +172,44 @@ class ReviewBook:
     def add(self, at_s: float, who: str, cell: str, body: ReviewEntry) -> None:
         """Write a decision, and the file for the job."""
         with self._writing:
-            self.journal.write(at_s, DECIDED, cell, who, msgspec.to_builtins(body))
-            self._write_file()
+            entry = msgspec.to_builtins(body)
+            self._write(at_s, JournalDraft(DECIDED, cell, who, entry))
 
     def revert(self, at_s: float, who: str, cell: str, body: RevertEntry) -> bool:
         """Revert a decision; False if another person was faster."""
         with self._writing:
             if self.find(body.review) is None:
                 return False
-            self.journal.write(at_s, REVERTED, cell, who, msgspec.to_builtins(body))
-            self._write_file()
+            entry = msgspec.to_builtins(body)
+            self._write(at_s, JournalDraft(REVERTED, cell, who, entry))
             return True
 
     def write_file(self) -> None:
         """Write the file for the job atomically; none without decisions."""
         with self._writing:
-            self._write_file()
+            if self._write_beside():
+                put_in_place(self.path)
 
-    def _write_file(self) -> None:
+    def _write(self, at_s: float, draft: JournalDraft) -> None:
+        # What a full disk refuses must not take effect with the next decision.
+        with self.journal.batch():
+            self.journal.write_all(at_s, [draft])
+            is_new = self._write_beside()
+        if is_new:
+            put_in_place(self.path)
+
+    def _write_beside(self) -> bool:
+        """Write the file beside the one for the job; False if it is the same."""
         reviews = [each.review() for each in reversed(self.decisions())]
         wanted = counting(reviews)
         if not wanted:
-            return  # a file that is missing is one without decisions
+            return False  # a file that is missing is one without decisions
         content = msgspec.json.encode(wanted)
         # Not written anew at each start, which a full disk would prevent.
-        if not self.path.exists() or self.path.read_bytes() != content:
-            write_atomic(self.path, content)
+        if self.path.exists() and self.path.read_bytes() == content:
+            return False
+        write_beside(self.path, content)
+        return True
 
 
 def counting(reviews: Sequence[ReadingReview]) -> list[ReadingReview]:

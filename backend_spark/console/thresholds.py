@@ -26,7 +26,7 @@ from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
 from service_runtime.decoding import convert
-from service_runtime.files import write_atomic
+from service_runtime.files import put_in_place, write_beside
 from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
 from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST
@@ -196,9 +196,13 @@ class Thresholds:
         self.check(version)
         # Without the lock an older table could overwrite a newer one.
         with self._writing:
-            body = msgspec.to_builtins(version)
-            self.journal.write(at_s, "threshold", cell, who, body)
-            self.write_table()
+            # What a full disk refuses must not take effect with the next version.
+            with self.journal.batch():
+                body = msgspec.to_builtins(version)
+                self.journal.write(at_s, "threshold", cell, who, body)
+                is_new = self._write_beside()
+            if is_new:
+                put_in_place(self.table)
 
     def write_table(self) -> None:
         """Write the table for the job atomically.
@@ -206,6 +210,11 @@ class Thresholds:
         It is empty after the last version ended: to the job, a missing table is a lost
         one. There is none before the first version.
         """
+        if self._write_beside():
+            put_in_place(self.table)
+
+    def _write_beside(self) -> bool:
+        """Write the table beside the one for the job; False if it is the same."""
         now = self.changes()
         # The job applies the last row to cells that are unknown today, too.
         rows = {**now.by_cell} | (
@@ -213,7 +222,7 @@ class Thresholds:
         )
         if not (rows or self.versions()):
             self.table.unlink(missing_ok=True)
-            return
+            return False
         text = io.StringIO()
         out = csv.writer(text)
         out.writerow(TABLE_COLUMNS)
@@ -223,8 +232,10 @@ class Thresholds:
             out.writerow([cell, *limits, row.version, row.line_percent or "", *tilt])
         content = text.getvalue().encode()
         # Not written anew at each start, which a full disk would prevent.
-        if not self.table.exists() or self.table.read_bytes() != content:
-            write_atomic(self.table, content)
+        if self.table.exists() and self.table.read_bytes() == content:
+            return False
+        write_beside(self.table, content)
+        return True
 
 
 def _row(entry: JournalEntry) -> CriteriaRow | None:

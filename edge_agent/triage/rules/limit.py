@@ -153,8 +153,9 @@ def find_limit_problems(
 
 LIMIT_RULE = "limit"
 
-SILENCE_S = 7200.0
-"""Two of the longest intervals between readings: after that a limit is over."""
+SILENCE_S = 6 * 3600.0
+"""Time without a reading after which a limit is over. The longest interval of a sensor
+is an hour, and five while the battery is saved."""
 
 
 class LimitRule:

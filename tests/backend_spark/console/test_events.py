@@ -342,6 +342,33 @@ def test_alarm_of_another_node_reopens_what_was_judged_harmless(
     assert event.state == "false_alarm"
 
 
+def test_step_that_was_revised_calls_again(slope: RisingSlope) -> None:
+    """The journal has its first rise already, with the same level and time."""
+    slope.follow(3)
+    slope.decide("acknowledged")
+    slope.follow(4)
+    slope.levels[-1] = 0
+    slope.follow(*[0] * (HOUR + 1))
+    slope.decide("closed")
+    slope.levels[1] = 4
+
+    assert slope.follow(4) == [("open", 3, False)]
+
+
+def test_node_outside_all_cells_calls_again_after_an_hour(book: EventBook) -> None:
+    """It has no level that could fall: silence is what parts two alarms."""
+    for n, at_s in enumerate((0, 1800)):
+        book.add(Sign("node:m", "m", 4, at_s, at_s, f"m:b:{n}", (WIRE,), (WIRE,)), 0.0)
+    (event,) = book.select(EventFilter())
+    book.decide(event.number, "suzuki", 2000.0, decision("acknowledged"))
+    states = []
+    for n, at_s in enumerate((5000, 9000), 2):
+        book.add(Sign("node:m", "m", 4, at_s, at_s, f"m:b:{n}", (WIRE,), (WIRE,)), 0.0)
+        states.append(event.state)
+
+    assert states == ["acknowledged", "open"]
+
+
 def test_missing_data_end_no_event() -> None:
     """Only judged steps count, and a short dip does not part a rise in two."""
     calm, gap, dip = [1] * CLEAR_STEPS, [0] * 200, [2] * (CLEAR_STEPS - 1)

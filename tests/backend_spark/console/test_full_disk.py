@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from console_tables import MICRO, STEP_S, Slope, storm, write_tables
 from console_workspace import (
     NOW_S,
     PASSWORD,
+    SLOPES,
     Clock,
     Workspace,
     log_in,
@@ -21,6 +23,7 @@ from console_workspace import (
     serve,
 )
 from deltalake import write_deltalake
+from msgspec import structs
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 from soak.disk import fill, mounted
@@ -31,6 +34,8 @@ from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.console.events import EventFilter, EventState
 from backend_spark.console.notifications.outbox import NotificationState
+from backend_spark.console.reviews import ReviewEntry
+from backend_spark.console.thresholds import ThresholdVersion
 
 NEW = Slope("yama-5", 33.68, 133.58, storm(60, 48))
 RULE = """
@@ -105,6 +110,35 @@ def test_heartbeat_ends_while_nothing_is_saved(
     filler.unlink()
     services.refresh()
     assert read_s() == clock.now_s
+
+
+def test_decision_that_cannot_be_saved_takes_no_effect_later(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """The journal had space in its log, the file for the job had none."""
+    services = make_test_services(workspace, clock, RULE)
+    version = ThresholdVersion(60.0, 100.0, 140.0, why="snow")
+    mine = (clock(), "suzuki", SLOPES[0].cell.token)
+    services.thresholds.add_version(*mine, version)
+    before = services.thresholds.table.read_bytes()
+    for n in range(20):
+        services.journal.write(clock(), "note", "", "suzuki", {"text": f"{n}" * 500})
+    with closing(sqlite3.connect(disk / "journal.sqlite")) as db:
+        db.execute("pragma wal_checkpoint(restart)")
+    filler = fill(disk)
+    services.journal.write(clock(), "note", "", "suzuki", {"text": "fits"})
+    other = structs.replace(version, warning_mm=120.0)
+    review = ReviewEntry("n", "rain", 0.0, 1.0, "bad", why="clogged")
+    with pytest.raises(OSError, match="No space"):
+        services.thresholds.add_version(*mine, other)
+    with pytest.raises(OSError, match="No space"):
+        services.reviews.add(*mine, review)
+
+    filler.unlink()
+    assert len(services.thresholds.versions()) == 1
+    assert services.reviews.decisions() == []
+    services.thresholds.write_table()
+    assert services.thresholds.table.read_bytes() == before
 
 
 def test_planned_notifications_are_delivered_once(
