@@ -191,6 +191,9 @@ def add(accounts_file: Path, name: str, role: str, password: str) -> None:
     except FieldError as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"{name} ({role}) is in {accounts_file}")
+    if account.is_locked:
+        command = f"console-account lock {accounts_file} {name} --remove"
+        click.echo(f"it is locked; {command} unlocks it")
 
 
 @console_account.command()
@@ -247,12 +250,28 @@ def token(accounts_file: Path, name: str, *, remove: bool) -> None:
     click.echo(made or f"{name} has no token now")
 
 
+@console_account.command()
+@accounts_file
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="It may log in again.")
+def lock(accounts_file: Path, name: str, *, remove: bool) -> None:
+    """Lock an account: its sessions end, and it cannot log in."""
+    found = _read_accounts(accounts_file)
+    changed = replace(_account(found, name), is_locked=not remove)
+    write_accounts(accounts_file, found | {name: changed})
+    click.echo(f"{name} {'may log in again' if remove else 'is locked'}")
+
+
 @console_account.command("list")
 @accounts_file
 def list_accounts(accounts_file: Path) -> None:
-    """List the accounts, their roles, second factors and tokens."""
+    """List the accounts, their roles, second factors, tokens and locks."""
     for account in _read_accounts(accounts_file).values():
-        more = {"totp": account.totp_secret, "token": account.token_digest}
+        more = {
+            "totp": account.totp_secret,
+            "token": account.token_digest,
+            "locked": account.is_locked,
+        }
         shown = ",".join(name for name, is_set in more.items() if is_set) or "-"
         click.echo(f"{account.name}\t{account.role}\t{shown}")
 

@@ -30,7 +30,7 @@ def render_handover(services: ConsoleServices, language: str) -> str:
         for entry in services.journal.read("note", limit=MAX_ROWS)
         if entry.at_s >= now_s - SHIFT_S
     ]
-    live = services.live_state.snapshot()
+    live, outbox = services.live_state.snapshot(), services.notifications.outbox
     return TEMPLATES.get_template("handover.html").render(
         language=language,
         w=HANDOVER_WORDS[language],
@@ -44,7 +44,7 @@ def render_handover(services: ConsoleServices, language: str) -> str:
         ],
         notes=notes,
         nodes=live["nodes"],
-        late=len(services.notifications.outbox.overdue(now_s)),
+        late=len(outbox.overdue(now_s)) + len(outbox.given_up(now_s - SHIFT_S)),
     )
 
 

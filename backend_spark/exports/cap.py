@@ -259,7 +259,7 @@ def _add_infos(
             groups.setdefault(key, []).append(state)
     if not groups:
         rule = f"a cell of level {min_level} or more"
-        remedy = "take a lower --min-level, or cancel the last message by --cancels"
+        remedy = "cancel the last message (--cancels), or a lower level (--min-level)"
         raise ExportError("levels", rule, "none", remedy)
     order = list(CapCertainty)
     for level, certainty in sorted(groups, key=lambda k: (-k[0], order.index(k[1]))):

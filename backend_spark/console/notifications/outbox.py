@@ -22,12 +22,12 @@ RETRY_S: Final = (5.0, 300.0)
 """First and longest time between attempts; each is twice the one before."""
 
 GIVE_UP_S: Final = 24 * 3600.0
-"""Age at which a notification below level 4 is given up; others never are."""
+"""Delay at which a notification below level 4 is given up; others never are."""
 
 DELIVERED: Final = "delivered"
 
 MAX_ATTEMPTS: Final = 10
-"""Attempts of a notification that are shown."""
+"""Attempts of a notification that are kept: one of level 4 or 5 has no last one."""
 
 _TABLES: Final = """
 create table if not exists planned (entry integer not null);
@@ -37,7 +37,8 @@ create table if not exists notification (
   level integer not null, created_s real not null, wanted_s real not null,
   due_s real not null,
   only_open integer not null, state text not null,
-  address text not null default '', exercise integer not null default 0
+  address text not null default '', exercise integer not null default 0,
+  attempts integer not null default 0
 );
 create unique index if not exists once
   on notification (entry, rule, position) where entry > 0;
@@ -56,8 +57,14 @@ _COLUMNS: Final = (
 _NEW_COLUMNS: Final = {
     "address": "text not null default ''",
     "exercise": "integer not null default 0",
+    "attempts": "integer not null default 0",
 }
 """Columns that files of earlier releases lack."""
+
+_COUNT_ATTEMPTS: Final = (
+    "update notification set attempts ="
+    " (select count(*) from attempt where attempt.notification = notification.id)"
+)
 
 _INSERT: Final = (
     "notification (entry, event, rule, position, shown, level, created_s, wanted_s,"
@@ -130,6 +137,8 @@ class NotificationOutbox:
             self._db.execute(
                 f"alter table notification add column {name} {_NEW_COLUMNS[name]}"
             )
+            if name == "attempts":
+                self._db.execute(_COUNT_ATTEMPTS)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -223,13 +232,14 @@ class NotificationOutbox:
         """
         with self._lock:
             rows = self._db.execute(
-                "select row_number() over (order by id), at_s, outcome from attempt"
-                " where notification = ? order by id desc limit ?",
+                "select attempts, at_s, outcome from attempt"
+                " join notification on notification.id = attempt.notification"
+                " where notification = ? order by attempt.id desc limit ?",
                 (number, MAX_ATTEMPTS),
             ).fetchall()
         return [
-            {"number": n, "at_s": at_s, "outcome": outcome or ""}
-            for n, at_s, outcome in reversed(rows)
+            {"number": count - back, "at_s": at_s, "outcome": outcome or ""}
+            for back, (count, at_s, outcome) in reversed(list(enumerate(rows)))
         ]
 
     def begin(self, numbers: Sequence[int], now_s: float) -> None:
@@ -262,10 +272,17 @@ class NotificationOutbox:
 
     def _finish(self, db: sqlite3.Connection, number: int, outcome: str) -> int:
         """Store the outcome of the last attempt, and return the number of attempts."""
-        last, count = db.execute(
-            "select max(id), count(*) from attempt where notification = ?", (number,)
-        ).fetchone()
+        newest = db.execute(
+            "select id from attempt where notification = ? order by id desc limit ?",
+            (number, MAX_ATTEMPTS),
+        ).fetchall()
+        last, oldest = newest[0][0], newest[-1][0]
         db.execute("update attempt set outcome = ? where id = ?", (outcome, last))
+        kept = "delete from attempt where notification = ? and id < ?"
+        db.execute(kept, (number, oldest))
+        (count,) = db.execute(
+            "select attempts from notification where id = ?", (number,)
+        ).fetchone()
         return int(count)
 
     def drop(self, number: int, state: NotificationState) -> None:
@@ -277,6 +294,10 @@ class NotificationOutbox:
         """Notifications that should have been delivered already."""
         condition = "state = 'waiting' and wanted_s <= ? order by wanted_s"
         return self._select(condition, (now_s,))
+
+    def given_up(self, since_s: float) -> list[StoredNotification]:
+        """Notifications that were wanted since a time and will not be delivered."""
+        return self._select("state = 'given_up' and wanted_s >= ?", (since_s,))
 
 
 def row_of(
@@ -323,7 +344,7 @@ def _after(
     """State of a notification after an attempt, and when the next one is due."""
     if not problem:
         return NotificationState.DELIVERED, now_s
-    if each.level < DANGER and now_s - each.created_s > GIVE_UP_S:
+    if each.level < DANGER and now_s - each.wanted_s > GIVE_UP_S:
         return NotificationState.GIVEN_UP, now_s
     first_s, longest_s = RETRY_S
     wait_s = min(longest_s, first_s * 2.0 ** min(attempts - 1, 10))
@@ -334,6 +355,10 @@ def _begin(db: sqlite3.Connection, numbers: Sequence[int], now_s: float) -> None
     db.executemany(
         "insert into attempt (notification, at_s) values (?, ?)",
         [(number, now_s) for number in numbers],
+    )
+    db.executemany(
+        "update notification set attempts = attempts + 1 where id = ?",
+        [(number,) for number in numbers],
     )
 
 

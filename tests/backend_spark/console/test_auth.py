@@ -58,6 +58,24 @@ def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
     assert accounts.read_accounts(path) == {}
 
 
+def test_locked_account_is_shown_and_unlocked_by_command(tmp_path: Path) -> None:
+    """The only chief may have been locked by one of the provider, who is away."""
+    path, run = tmp_path / "accounts", CliRunner()
+
+    def account(*args: str) -> str:
+        done = run.invoke(cli, ["console-account", args[0], str(path), *args[1:]])
+        assert done.exit_code == 0
+        return done.output
+
+    account("add", "suzuki", "--password", PASSWORD)
+    account("lock", "suzuki")
+    assert "it is locked" in account("add", "suzuki", "--password", PASSWORD)
+    assert account("list") == "suzuki\tanalyst\tlocked\n"
+    account("lock", "suzuki", "--remove")
+
+    assert account("list") == "suzuki\tanalyst\t-\n"
+
+
 @pytest.mark.parametrize(
     ("name", "password", "message"),
     [

@@ -444,12 +444,30 @@ def test_outbox_of_an_earlier_release_is_read(
     console.step()
     (path,) = tmp_path.rglob("notifications.sqlite")
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for name in ("address", "exercise"):
+        for name in ("address", "exercise", "attempts"):
             db.execute(f"alter table notification drop column {name}")
     console = make_console(rule(hook.url))
     console.step(600)
 
     assert (len(hook.requests), console.states()) == (1, ["delivered"])
+    assert [each["number"] for each in console.outbox.attempts(1)] == [1, 2]
+
+
+def test_attempts_that_never_end_are_counted_and_not_kept(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """Level 4 is tried for ever: a year is 100,000 attempts of each notification."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    console.rise(4)
+    for _ in range(15):
+        console.step(400)
+    numbers = [each["number"] for each in console.outbox.attempts(1)]
+
+    assert (len(hook.requests), numbers) == (15, list(range(6, 16)))
+    (path,) = tmp_path.rglob("notifications.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("select count(*) from attempt").fetchone() == (10,)
 
 
 def test_accepted_message_is_not_repeated_for_a_broken_answer(
@@ -571,6 +589,19 @@ def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     console.step(86_500)
 
     assert console.states() == ["given_up"]
+
+
+def test_escalation_of_level_3_is_tried_for_a_day(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The day begins when it is due, not when the slope rose."""
+    hook.status = 503
+    console = make_console(rule(hook.url, "from_level = 3\nunacknowledged_min = 1440"))
+    console.rise(3)
+    console.step()
+    console.step(24 * 3600 + 1)
+
+    assert (len(hook.requests), console.states()) == (1, ["waiting"])
 
 
 def test_receiver_that_hangs_delays_no_other(
