@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.settings import KeyRule, key
 from service_runtime.tpm import KEY_MARK, TpmError, load_provider
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +98,7 @@ class TlsFiles:
     renewed: str | None = key(
         KeyRule(
             "File where `spatial-mqtt renew` keeps a newer certificate and its key; "
-            "used when it ends later than ours."
+            "used when it ends later than ours. Each program on a machine has its own."
         ),
         None,
     )
@@ -228,7 +231,7 @@ class FoundCertificates:
 
     Attributes:
         usable: Files whose certificate can be read, the one with the latest end first.
-        errors: Why others cannot be read.
+        errors: Why others cannot be used.
     """
 
     usable: list[CertificateFiles]
@@ -240,24 +243,32 @@ def find_certificates(files: TlsFiles) -> FoundCertificates:
 
     A card that has damaged the renewed file must not end the link of a machine that has
     a certificate which is still valid. The copy counts only beside a renewed file, so
-    that it is enough to delete that one.
+    that it is enough to delete that one. Neither counts if it is of another name, as
+    when another program renews into the same file.
     """
     issued = (files.certificate, files.key)
     if files.renewed is None or not Path(files.renewed).is_file():
         return FoundCertificates([issued], [])
-    ends: dict[CertificateFiles, datetime] = {}
+    read: dict[CertificateFiles, Certificate] = {}
     errors: list[TlsFileError] = []
     copy = files.renewed + COPY_SUFFIX
-    for pair in ((files.renewed, None), (copy, None), issued):
+    for pair in (issued, (files.renewed, None), (copy, None)):
         path = pair[0]
         if path is None or not Path(path).is_file():
             continue
         try:
-            ends[pair] = read_certificate_end(path)
+            read[pair] = read_certificate(path)
+            if issued in read:
+                check_same_name(path, read[pair], read[issued])
         except TlsFileError as error:
+            read.pop(pair, None)
             setting = "tls.certificate" if pair == issued else "tls.renewed"
             errors.append(TlsFileError(setting, path, error.reason))
-    return FoundCertificates(sorted(ends, key=ends.__getitem__, reverse=True), errors)
+
+    def rank(pair: CertificateFiles) -> tuple[datetime, bool]:
+        return read[pair].not_valid_after_utc, pair != issued
+
+    return FoundCertificates(sorted(read, key=rank, reverse=True), errors)
 
 
 def select_certificate(files: TlsFiles) -> CertificateFiles:
@@ -278,13 +289,48 @@ def read_certificate_end(path: str) -> datetime:
     Raises:
         TlsFileError: The file holds no certificate.
     """
+    return read_certificate(path).not_valid_after_utc
+
+
+def read_certificate(path: str) -> "Certificate":
+    """The first certificate in a file.
+
+    Raises:
+        TlsFileError: The file holds no certificate.
+    """
     # Imported late: 14 MB that a node without a renewed certificate does not need.
     from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415
 
     try:
-        return load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
+        return load_pem_x509_certificate(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise TlsFileError("tls.certificate", path, str(error)) from error
+
+
+def check_same_name(path: str, renewed: "Certificate", ours: "Certificate") -> None:
+    """Refuse a renewed certificate of another name; without a name all is accepted.
+
+    Raises:
+        TlsFileError: The names differ.
+    """
+    theirs, own = _common_name(renewed), _common_name(ours)
+    if theirs and own and theirs != own:
+        raise TlsFileError(
+            "tls.renewed",
+            path,
+            f"it is the certificate of {theirs!r}, and ours is of {own!r}; give each "
+            "program a file of its own there",
+        )
+
+
+def _common_name(certificate: "Certificate") -> str:
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415 - as above
+
+    try:
+        found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError:  # a subject that is no name
+        return ""
+    return str(found[0].value) if found else ""
 
 
 def describe_tls_error(error: BaseException) -> str:

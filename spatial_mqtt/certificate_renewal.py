@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from service_runtime import tls
-from service_runtime.errors import FieldError
+from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.files import write_atomic
 from service_runtime.settings import build_settings, parse_toml, read_settings_text
 from service_runtime.tls import Endpoint, TlsFiles
@@ -297,6 +297,7 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
 
     Raises:
         FieldError: The settings name no signer or no file, or the signer refuses.
+        TlsFileError: The file has another name's certificate, which is still valid.
         BrokerError: The signer is not reachable.
         OSError: A file cannot be read or written.
     """
@@ -309,6 +310,7 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
     ends = current.certificate.not_valid_after_utc
     if not is_forced and now_s < renewal_due_s(current.certificate):
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
+    _check_overwritten(files.renewed, current.certificate, now_s)
     requested = Path(files.renewed + REQUESTED_KEY_SUFFIX)
     key = _requested_key(requested, current, is_in_tpm=files.tpm)
     answer = _send_request(
@@ -322,6 +324,16 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
     )
+
+
+def _check_overwritten(path: str, ours: x509.Certificate, now_s: float) -> None:
+    """Keep the only key of another program that renews into the same file."""
+    try:
+        there = tls.read_certificate(path)
+    except TlsFileError:
+        return  # none yet, or damaged
+    if now_s < there.not_valid_after_utc.timestamp():
+        tls.check_same_name(path, there, ours)
 
 
 def _requested_key(

@@ -37,7 +37,7 @@ from service_runtime.machine_check import (
     check_programs,
     check_tls_files,
 )
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import TlsFiles, select_certificate
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ALL_BYTES = 10**18
@@ -54,15 +54,20 @@ def executable(path: Path, script: str) -> Path:
     return path
 
 
-def certificate(folder: Path, end: datetime) -> TlsFiles:
+def certificate(
+    folder: Path,
+    end: datetime,
+    name: str = "localhost",
+    kind: x509.ObjectIdentifier = NameOID.COMMON_NAME,
+) -> TlsFiles:
     """A certificate that signs itself, its key, and settings that name them."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    subject = x509.Name([x509.NameAttribute(kind, name)])
     made = (
         x509
         .CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(NOW - timedelta(days=300))
@@ -306,6 +311,52 @@ def test_renewed_certificate_that_is_damaged_is_reported(tmp_path: Path) -> None
 
     assert "MEND  tls.renewed must be usable" in found
     assert f"certificate {issued.certificate}: valid until" in found
+
+
+def renewed_beside_issued(
+    folder: Path, name: str, kind: x509.ObjectIdentifier = NameOID.COMMON_NAME
+) -> TlsFiles:
+    """The certificate of localhost, and a renewed file of a name that ends later."""
+    (folder / "other").mkdir()
+    later = certificate(folder / "other", NOW + timedelta(days=600), name, kind)
+    both = folder / "identity.pem"
+    both.touch(0o600)
+    both.write_bytes(
+        b"".join(Path(str(p)).read_bytes() for p in (later.certificate, later.key))
+    )
+    Path(f"{both}.copy").write_bytes(both.read_bytes())
+    return replace(certificate(folder, NOW + timedelta(days=300)), renewed=str(both))
+
+
+def test_renewed_certificate_of_another_program_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two roles renewed into one file: each would speak under the other's name."""
+    files = renewed_beside_issued(tmp_path, "gw-otani")
+    found = lines(check_tls_files(files, NOW))
+
+    assert select_certificate(files) == (files.certificate, files.key)
+    assert "it is the certificate of 'gw-otani', and ours is of 'localhost'" in found
+    assert f"certificate {files.certificate}: valid until" in found
+    assert "'gw-otani'" in caplog.text
+    assert f"{files.certificate} is used instead" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("localhost", NameOID.COMMON_NAME),
+        ("gw-otani", NameOID.ORGANIZATIONAL_UNIT_NAME),
+    ],
+)
+def test_renewed_certificate_of_the_same_or_no_name_is_used(
+    tmp_path: Path, name: str, kind: x509.ObjectIdentifier
+) -> None:
+    """Only a name that differs is proof of a mistake."""
+    files = renewed_beside_issued(tmp_path, name, kind)
+
+    assert select_certificate(files) == (files.renewed, None)
+    assert "MEND" not in lines(check_tls_files(files, NOW))
 
 
 def test_broker_that_does_not_answer(tmp_path: Path) -> None:

@@ -255,7 +255,9 @@ def test_end_of_a_certificate_is_exported_to_prometheus(tmp_path: Path) -> None:
     """The later end of both certificates; 0, which raises an alert, if unreadable."""
     authority = IssuingAuthority(tmp_path / "ca")
     first = authority.issue("gateway", "g", "/3", life_s=HOUR_S)
-    later = authority.issue("gateway", "h", "/3", life_s=2 * HOUR_S)
+    later = IssuingAuthority(tmp_path / "later").issue(
+        "gateway", "g", "/3", life_s=2 * HOUR_S
+    )
     assert later.certificate is not None
     ends_s = {}
     for name, files in {

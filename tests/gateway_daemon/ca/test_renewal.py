@@ -29,7 +29,7 @@ from trust_bench import (
 
 from gateway_daemon.ca.acl import ACL_PATTERNS
 from gateway_daemon.ca.signer import RenewalSigner
-from service_runtime.errors import FieldError
+from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.tls import TlsFiles, read_certificate_end, select_certificate
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.certificate_renewal import (
@@ -129,6 +129,24 @@ def test_copy_of_a_renewed_certificate_that_was_deleted_does_not_count(
     Path(node.renewed or "").unlink()
 
     assert select_certificate(node) == (node.certificate, node.key)
+
+
+def test_file_of_another_program_is_not_overwritten(
+    node: TlsFiles, authority: IssuingAuthority
+) -> None:
+    """It has that program's only key; once its certificate has ended, it may go."""
+    other = authority.issue("node", "n7", CELL)
+    renewed = Path(node.renewed or "")
+    shared = Path(other.certificate or "").read_bytes()
+    renewed.write_bytes(shared)
+
+    with pytest.raises(TlsFileError, match="certificate of 'n7', and ours is of 'n1'"):
+        renew_if_due(node, time.time())
+    assert renewed.read_bytes() == shared
+    other = authority.issue("node", "n8", CELL, life_s=1)
+    renewed.write_bytes(Path(other.certificate or "").read_bytes())
+    wait_until(lambda: days_left(node.renewed) < 0)
+    assert renew_if_due(node, time.time()).startswith("renewed: ")
 
 
 def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
