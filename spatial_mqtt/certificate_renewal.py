@@ -296,11 +296,14 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         is_forced: Whether to ask the signer, whose clock decides, in any case.
 
     Raises:
-        FieldError: The settings name no signer or no file, or the signer refuses.
+        FieldError: The settings name a signer and no file, or the signer refuses; if
+            forced, also if they name none.
         TlsFileError: The file has another name's certificate, which is still valid.
         BrokerError: The signer is not reachable.
         OSError: A file cannot be read or written.
     """
+    if files.signer is None and not is_forced:
+        return "not renewed: the settings name no tls.signer"
     if files.signer is None or files.renewed is None:
         missing = "signer" if files.signer is None else "renewed"
         raise FieldError(

@@ -92,5 +92,23 @@ def test_enabled_units_are_ours_or_of_a_package(role: str) -> None:
     for name in ("common", "slots", role):
         for unit in (IMAGE / "units" / name).read_text().split():
             full = unit if "." in unit else f"{unit}.service"
+            full = re.sub(r"@\w+", "@", full)
             is_packaged = unit in packages or unit == "systemd-networkd"
             assert full in ours or is_packaged, unit
+
+
+@pytest.mark.parametrize(
+    ("role", "settings"), [("node", {"node"}), ("gateway", {"gateway", "manager"})]
+)
+def test_card_renews_its_certificates(role: str, settings: set[str]) -> None:
+    """Without this a card went silent when its certificate ended, after 398 days."""
+    enabled = (IMAGE / "units" / role).read_text().split()
+    script = (IMAGE / "lib/ours").read_text()
+    (units,) = re.findall(rf'{role}\) .*?units="([^"]*)"', script)
+    (programs,) = re.findall(r"for program in (.*); do", script)
+    unit = (ROOT / "systemd/yamamori-renew@.service").read_text()
+    (program,) = re.findall(r"^ExecStart=/usr/bin/(\S+)", unit, re.MULTILINE)
+
+    assert {f"yamamori-renew@{each}.timer" for each in settings} <= set(enabled)
+    assert "yamamori-renew@" in units.split()
+    assert program in [each.partition(":")[0] for each in programs.split()]

@@ -428,6 +428,17 @@ def test_command_renews_from_the_settings_of_any_program(
     assert done.stdout.startswith("renewed: counts until")
 
 
+def test_timer_passes_over_settings_without_a_signer(tmp_path: Path) -> None:
+    """A card has the timer, whether or not its settings have certificates."""
+    config = tmp_path / "node.toml"
+    config.write_text('[node]\nid = "n1"\n')
+    command = [sys.executable, "-m", "spatial_mqtt", "renew", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "not renewed: the settings name no tls.signer\n"
+
+
 def test_renewal_uses_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
     """The settings name the daemon's credentials, which other units cannot read."""
     config = tmp_path / "node.toml"
@@ -449,7 +460,7 @@ def test_missing_setting_or_signer_is_reported(
     monkeypatch.setattr("spatial_mqtt.certificate_renewal.TIMEOUT_S", 3.0)
     files = authority.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
-        renew_if_due(files, time.time())
+        renew_if_due(files, time.time(), is_forced=True)
     away = replace(
         files, signer="mqtts://localhost:1", renewed=str(tmp_path / "renewed.pem")
     )
