@@ -309,10 +309,15 @@ class AuthorityFolder:
     def _bytes(self, name: str) -> bytes:
         try:
             return (self.path / name).read_bytes()
-        except OSError as error:
+        except FileNotFoundError as error:
             remedy = "make one with gateway-daemon ca init, or name its folder"
             raise AuthorityFileError(
                 f"no authority in {self.path}: {error.strerror} ({name}); {remedy}"
+            ) from error
+        except OSError as error:
+            remedy = "it must belong to the owner of its folder, who runs the signer"
+            raise AuthorityFileError(
+                f"{self.path / name} cannot be read: {error.strerror}; {remedy}"
             ) from error
 
     @contextmanager
@@ -337,12 +342,19 @@ def encode_key(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock)
 
 
-def write_file(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
+def write_file(
+    path: Path, data: bytes, mode: int, owner: str | int | None = None
+) -> None:
     """Replace a file atomically; it never exists with another mode or owner.
+
+    Without an owner, what root writes belongs to the owner of the folder.
 
     Raises:
         LookupError: The owner is not a user.
     """
+    if owner is None and os.geteuid() == 0:
+        # Root works in the folder of the signer, who must be able to read it.
+        owner = path.parent.stat().st_uid
     if owner is None:
         write_atomic(path, data, mode)
         return

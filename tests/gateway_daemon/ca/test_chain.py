@@ -1,5 +1,6 @@
 """Two levels of authorities: the root is offline, the issuing one is replaced."""
 
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -18,6 +19,8 @@ from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
+SIGNER = 12345
+"""User of the signer's unit."""
 
 
 @pytest.fixture
@@ -77,6 +80,36 @@ def test_root_key_is_needed_only_to_replace_the_issuing_authority(
     with pytest.raises(AuthorityFileError, match=r"must be the key of .*root\.pem"):
         authority.folder.replace_issuing(authority.folder.path / "ca.key")
     assert root_key.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_files_that_root_writes_are_the_signers(
+    authority: IssuingAuthority, root_key: Path
+) -> None:
+    """The signer could not read the key, and never started again."""
+    folder = authority.folder.path
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, SIGNER, SIGNER)
+    authority.folder.replace_issuing(root_key)
+    authority.issue("node", "n1", CELL)
+
+    written = [path for path in folder.iterdir() if path.is_file()]
+    assert {path.stat().st_uid for path in written} == {SIGNER}
+    assert (folder / "ca.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_new_authority_is_suggested_only_where_there_is_none(
+    authority: IssuingAuthority, tmp_path: Path
+) -> None:
+    """After another error it would be the wrong thing to do."""
+    with pytest.raises(AuthorityFileError, match="make one with gateway-daemon ca in"):
+        AuthorityFolder(tmp_path / "none", time.time).load_authority()
+    key = authority.folder.path / "ca.key"
+    key.unlink()
+    key.mkdir()
+    with pytest.raises(AuthorityFileError, match="cannot be read: Is a d") as caught:
+        authority.folder.load_authority()
+    assert "ca init" not in str(caught.value)
 
 
 @pytest.mark.broker
