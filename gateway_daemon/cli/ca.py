@@ -52,6 +52,7 @@ from service_runtime.watchdog import LoopWatchdog
 
 T = TypeVar("T")
 LIFE_DAYS = 398.0
+BROKER_CERTIFICATE = {"broker.pem", "broker.key"}
 
 
 @click.group(name="ca")
@@ -255,6 +256,9 @@ def _echo_remarks(out: Path, changed: set[str], unmarked: list[str]) -> None:
             "listeners for daemons accept certificates of nodes until these names are "
             f"renewed or issued again: {', '.join(unmarked)}"
         )
+    if changed & BROKER_CERTIFICATE:
+        reload = "once it is reloaded (systemctl kill --signal=HUP mosquitto)"
+        click.echo(f"the broker's certificate has changed: it counts {reload}")
     restart = "when the broker starts again (systemctl restart mosquitto)"
     if "yamamori.conf" in changed:
         click.echo(f"{out / 'yamamori.conf'} has changed: it counts {restart}")

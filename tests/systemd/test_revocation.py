@@ -1,4 +1,7 @@
-"""Units that watch a broker's files end the connection of a revoked certificate."""
+"""Units that watch a broker's files end the connection of a revoked certificate.
+
+They also make the broker use its own new certificate.
+"""
 
 from pathlib import Path
 
@@ -21,6 +24,13 @@ def write_files(machine: Machine) -> None:
 
 def count_ups(machine: Machine, name: str) -> int:
     return machine.journal(name).splitlines().count("up")
+
+
+def served_certificate(machine: Machine) -> str:
+    """The certificate that the broker shows, as PEM."""
+    ask = "openssl s_client -connect 127.0.0.1:8883 </dev/null 2>/dev/null"
+    shown = machine.run("sh", "-c", ask, check=False)
+    return shown.partition("-----BEGIN")[2].partition("-----END")[0]
 
 
 @pytest.fixture
@@ -61,3 +71,13 @@ def test_revocation_ends_a_live_connection_but_a_new_certificate_does_not(
     wait_until(lambda: count_ups(host, "other") == 2)
     assert count_ups(host, "stolen") == 1
     assert host.show("mosquitto", "MainPID") != pid
+
+
+def test_new_certificate_of_the_broker_is_used_without_a_restart(host: Machine) -> None:
+    """It was copied, and the old one served until it ended."""
+    pid, before = host.show("mosquitto", "MainPID"), served_certificate(host)
+    host.run(*CA, "issue", "broker", "gw-1-broker", "--host", "127.0.0.1")
+    write_files(host)
+
+    wait_until(lambda: served_certificate(host) not in {"", before})
+    assert host.show("mosquitto", "MainPID") == pid

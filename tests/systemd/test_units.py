@@ -254,3 +254,14 @@ def test_install_of_an_unknown_unit_copies_nothing(tmp_path: Path) -> None:
     assert done.returncode == 64
     assert "no unit edge-agnet.service; there are: backend-alerts" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "folder", ["/etc/mosquitto/yamamori", "/etc/yamamori/mosquitto"]
+)
+def test_broker_reloads_its_rights_and_its_certificate(folder: str) -> None:
+    """After the key or the certificate, whichever is copied last."""
+    text = (SYSTEMD / "broker/mosquitto-reload.path").read_text()
+    watched = re.findall(rf"^PathChanged={folder}/(.*)$", text, re.MULTILINE)
+
+    assert set(watched) == {"acl", "broker.pem", "broker.key"}

@@ -198,6 +198,22 @@ def test_broker_files_change_only_with_their_content(tmp_path: Path) -> None:
     assert ("starts again" in quiet, "starts again" in output) == (False, True)
 
 
+def test_new_certificate_of_a_broker_is_remarked(tmp_path: Path) -> None:
+    """Mosquitto serves the old one until it is told."""
+    folder, out = tmp_path / "ca", tmp_path / "b"
+    run_ca(folder, "init", "Otoyo")
+    issue = ("issue", "broker", "d1-broker", "--host", "localhost")
+    write = ("broker-config", "distributed", "d1", "--out", str(out))
+    for words in (issue, write):
+        run_ca(folder, *words)
+    again = run_ca(folder, *write)
+    run_ca(folder, *issue)
+    done = run_ca(folder, *write)
+
+    assert "certificate has changed" not in again.stdout
+    assert "the broker's certificate has changed: it counts once it is" in done.stdout
+
+
 def test_unknown_owner_of_broker_files_is_reported(tmp_path: Path) -> None:
     """A typing error gives no traceback."""
     folder = tmp_path / "ca"
