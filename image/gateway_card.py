@@ -6,7 +6,6 @@ copied without validation; private keys are wiped from the card. The result is w
 to ``gateway-report.txt``.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +13,13 @@ from pathlib import Path
 
 from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
 from gateway_daemon.config import read_gateway_settings, read_manager_settings
-from service_runtime.files import fsync_folder, write_atomic
+from service_runtime.files import (
+    WIPE_SUFFIX,
+    fsync_folder,
+    mark_for_wipe,
+    wipe_marked,
+    write_atomic,
+)
 from service_runtime.settings import SettingsError
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -36,12 +41,9 @@ def take(source: Path, target: Path) -> Iterator[str]:
             yield from _settings(source / name, target / name, read)
     (target / "mosquitto").mkdir(mode=0o750, exist_ok=True)
     for path in sorted((source / "mosquitto").glob("*")):
-        raw = path.read_bytes()
-        data = raw.replace(b"\r\n", b"\n") if path.suffix == ".conf" else raw
-        write_atomic(target / "mosquitto" / path.name, data, 0o640)
-        if PRIVATE in raw:
-            _wipe(path)
-        yield f"mosquitto/{path.name}: TAKEN"
+        if path.suffix != WIPE_SUFFIX:
+            yield f"mosquitto/{path.name}: {_broker_file(path, target / 'mosquitto')}"
+    wipe_marked(source / "mosquitto")
 
 
 def _settings(
@@ -63,13 +65,15 @@ def _settings(
         yield f"{source.name}: TAKEN"
 
 
-def _wipe(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.write(bytes(path.stat().st_size))
-        file.flush()
-        os.fsync(file.fileno())
-    path.unlink()
-    fsync_folder(path.parent)
+def _broker_file(path: Path, target: Path) -> str:
+    if not path.is_file():
+        return "IGNORED, as it is no file"
+    raw = path.read_bytes()
+    data = raw.replace(b"\r\n", b"\n") if path.suffix == ".conf" else raw
+    write_atomic(target / path.name, data, 0o640)
+    if PRIVATE in raw:
+        mark_for_wipe(path)
+    return "TAKEN"
 
 
 def main() -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+WIPE_SUFFIX = ".wipe"
+"""Ending of the name of a file that is to be wiped."""
+
 
 def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replace a file, so that a power cut leaves the old content or the new one.
@@ -92,6 +95,33 @@ def make_folder(path: Path) -> None:
     for above in path.absolute().parents:
         with suppress(PermissionError):  # of another user, so not made here
             fsync_folder(above)
+
+
+def mark_for_wipe(path: Path) -> None:
+    """Rename a file that `wipe_marked` shall wipe.
+
+    A power cut then leaves no half wiped file under a name that programs read.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    path.rename(path.with_name(path.name + WIPE_SUFFIX))
+    fsync_folder(path.parent)
+
+
+def wipe_marked(folder: Path) -> None:
+    """Overwrite and remove the marked files of a folder, also those of earlier runs.
+
+    Raises:
+        OSError: A file cannot be written or removed.
+    """
+    for path in folder.glob(f"*{WIPE_SUFFIX}"):
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+        fsync_folder(folder)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -7,7 +7,6 @@ A wrong file never replaces working settings; the report gives the reasons.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.safe_mode import recover_settings
-from service_runtime.files import fsync_folder, write_atomic
+from service_runtime.files import mark_for_wipe, wipe_marked, write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tpm import TpmError
 from spatial_mqtt.certificate_renewal import (
@@ -45,7 +44,6 @@ CREDENTIALS_FOLDER = "tls"
 """Folder beside the settings from which systemd takes them."""
 
 REQUEST_SUFFIX = ".csr"
-WIPE_SUFFIX = ".wipe"
 _PEM = b"-----BEGIN "
 _OPEN_MODE, _KEY_MODE = 0o644, 0o640
 
@@ -168,15 +166,8 @@ def wipe_key(paths: CardPaths) -> None:
     key = None if active is None else active.settings.tls.key
     kept = None if key is None else paths.installed_path(key)
     if kept is not None and _is_same(paths.source / kept.name, kept):
-        # Renamed first, so that a key that is half wiped is never installed.
-        (paths.source / kept.name).rename(paths.source / (kept.name + WIPE_SUFFIX))
-    for left in paths.source.glob(f"*{WIPE_SUFFIX}"):
-        with left.open("r+b") as file:
-            file.write(bytes(left.stat().st_size))
-            file.flush()
-            os.fsync(file.fileno())
-        left.unlink()
-        fsync_folder(paths.source)
+        mark_for_wipe(paths.source / kept.name)
+    wipe_marked(paths.source)
 
 
 def format_report(result: InstallResult, when: str) -> bytes:

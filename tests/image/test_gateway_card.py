@@ -47,6 +47,39 @@ def test_settings_and_broker_files_are_imported_and_keys_removed(card: Path) -> 
     assert not (card / "mosquitto/key.pem").exists()
 
 
+def test_power_cut_while_a_key_is_wiped_destroys_no_key(
+    card: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of zeros is not installed at the next start, and is removed."""
+    etc, key = card.parent / "etc", b"-----BEGIN PRIVATE KEY-----\nsecret\n"
+    (card / "mosquitto/key.pem").write_bytes(key)
+    unlink = Path.unlink
+
+    def cut_power(path: Path, **options: bool) -> None:
+        if card in path.parents:
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", cut_power)
+        list(take(card, etc))
+    list(take(card, etc))
+
+    assert (etc / "mosquitto/key.pem").read_bytes() == key
+    assert not list((card / "mosquitto").iterdir())
+
+
+def test_folder_among_the_broker_files_is_reported(card: Path) -> None:
+    """The files after it are imported."""
+    (card / "mosquitto/certs").mkdir()
+    (card / "mosquitto/own.conf").write_bytes(b"listener 8883\n")
+
+    assert list(take(card, card.parent / "etc"))[1:] == [
+        "mosquitto/certs: IGNORED, as it is no file",
+        "mosquitto/own.conf: TAKEN",
+    ]
+
+
 def test_invalid_settings_do_not_replace_valid_ones(card: Path) -> None:
     """The report names the unknown key."""
     etc = card.parent / "etc"
