@@ -131,6 +131,11 @@ class ImageInfo:
         """Whether the running version may still be rolled back."""
         return any(" trial " in line for line in self._lines(SLOT_FILE))
 
+    @property
+    def is_rescued(self) -> bool:
+        """Whether the slot to start could not be read, and the other one runs."""
+        return any(" rescue " in line for line in self._lines(SLOT_FILE))
+
     def bundle_result(self, sha256: str, version: str) -> str | None:
         """Result of a bundle, as text; None when it was not tried yet."""
         refused = [
@@ -160,6 +165,8 @@ BACKLOG_S: Final = 30.0
 POLL_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 600.0
 """Pause after a gateway had no such bundle, or the card was full."""
+
+UNREADABLE: Final = "fetched, not written: a slot cannot be read; flash the card anew"
 
 FREE_BYTES: Final = 64 << 20
 """Disk space that a bundle leaves to the queue."""
@@ -256,7 +263,8 @@ class Updater:
         if done is not None:
             return done
         if self._bundle(meant).exists():
-            return "fetched, to be written"
+            is_rescued = self._machine.is_rescued
+            return UNREADABLE if is_rescued else "fetched, to be written"
         at = 0 if self._part is None else self._part.received_bytes
         share = f"{100 * at // meant.size_bytes} % fetched"
         return f"{share}, {self._why}" if self._why else share

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.updates.updater import ImageInfo
+
 UPDATE = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/update"
 WRITTEN = "Version 2 is written; it is kept if it works."
 
@@ -47,6 +49,11 @@ class Card:
             "YAMAMORI_ROOT": str(self.root),
         }
         return subprocess.run([UPDATE], env=env, check=False).returncode
+
+    def result(self) -> str | None:
+        """Result of version 2 that the agent reports."""
+        tried = self.state("tried").split()
+        return ImageInfo(self.root).bundle_result(tried[0], "2") if tried else None
 
     def state(self, name: str) -> str:
         """A file in the folder of the slots; empty without one."""
@@ -106,3 +113,52 @@ def test_bundle_that_was_tried_is_removed_without_a_report(worn: Card) -> None:
     assert worn.update("new") == 0
     assert worn.reboots == 1
     assert not list(worn.fetched.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["good", "rescue"])
+def test_trial_without_a_result_is_given_up_at_the_next_start(
+    card: Card, kind: str
+) -> None:
+    """After a hang or a power cut, or when the slot of the trial cannot be mounted."""
+    card.update("new")
+    assert card.result() == "on trial in slot b"
+    card.boot(f"a {kind}")
+    card.update()
+    card.update()
+
+    assert str(card.result()).startswith("given up: its trial ended by a hang")
+    assert card.state("history").count("given up") == 1
+
+
+def test_trial_that_has_not_begun_is_not_given_up(card: Card) -> None:
+    """The script may start once more before the reboot."""
+    card.update("new")
+    card.update()
+
+    assert card.result() == "on trial in slot b"
+
+
+@pytest.mark.parametrize("line", ["given up: edge-agent is failed", None])
+def test_result_of_a_trial_is_kept(card: Card, line: str | None) -> None:
+    """Also when power fails between the choice of the slot and its line."""
+    card.update("new")
+    history = card.root / "data/slot/history"
+    if line is not None:
+        history.write_text(f"{history.read_text()}2026-01-01 version 2 {line}\n")
+    before = card.state("history")
+    card.boot("b good" if line is None else "a good", version="2")
+    card.update()
+
+    assert card.state("history") == before
+
+
+def test_machine_on_its_other_slot_reports_that_it_takes_no_update(card: Card) -> None:
+    """The bundle waits, as the next start may read the slot again."""
+    (card.root / "data/slot/good").write_text("b\n")
+    card.boot("a rescue")
+
+    assert card.update("new") == 0
+    assert "RESULT: RESCUE. Slot b cannot be read: version 1" in card.report.read_text()
+    assert len(list(card.fetched.iterdir())) == 1
+    assert card.reboots == 0
+    assert ImageInfo(card.root).is_rescued

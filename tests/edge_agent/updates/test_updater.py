@@ -75,3 +75,16 @@ def test_no_bundle_is_downloaded_twice(tmp_path: Path, name: str) -> None:
         (state / "tried").write_text(DIGEST + "\n")
 
     assert UpdaterHarness(tmp_path, size_bytes=1000, wait_s=0.0).requested == []
+
+
+def test_machine_on_its_other_slot_says_why_it_does_not_install(tmp_path: Path) -> None:
+    """The bundle is kept for a start that can read the slot again."""
+    for folder in ("run", "update"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "run/yamamori-slot").write_text("b rescue vda\n")
+    (tmp_path / f"update/{DIGEST}.update").touch()
+    summary = UpdaterHarness(tmp_path, size_bytes=1000, wait_s=0.0).updater.summary()
+
+    assert summary == (
+        "2: fetched, not written: a slot cannot be read; flash the card anew"
+    )
