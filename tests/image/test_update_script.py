@@ -1,4 +1,4 @@
-"""The image's script that installs bundles, on a folder instead of a card."""
+"""The image's scripts that install and try bundles, on a folder instead of a card."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.updates.updater import ImageInfo
 
-UPDATE = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/update"
+SCRIPTS = Path(__file__).parents[2] / "image/files/usr/lib/yamamori"
 WRITTEN = "Version 2 is written; it is kept if it works."
 
 
@@ -21,8 +21,8 @@ class Card:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        folders = "boot/firmware/yamamori bin data/slot etc run var/lib/yamamori/update"
-        for name in folders.split():
+        folders = "boot/firmware/yamamori bin data/slot dev etc run"
+        for name in (*folders.split(), "var/lib/yamamori/update"):
             (root / name).mkdir(parents=True)
         self.fetched = root / "var/lib/yamamori/update"
         self.report = root / "boot/firmware/yamamori/update-report.txt"
@@ -43,12 +43,14 @@ class Card:
         for name in bundles:
             (self.fetched / f"{name}.update").write_text(name)
         self._write_program("python", f"echo '{words}'\nexit {status}")
-        env = {
-            "PATH": f"{self.root}/bin:{os.environ['PATH']}",
-            "PYTHON": f"{self.root}/bin/python",
-            "YAMAMORI_ROOT": str(self.root),
-        }
-        return subprocess.run([UPDATE], env=env, check=False).returncode
+        return self._run("update", PYTHON=f"{self.root}/bin/python")
+
+    def watch(self, agent: str) -> int:
+        """Run the script that watches a start, with the agent's unit in that state."""
+        calls = f"echo $1 >> {self.root}/calls"
+        show = f'case "$*" in *--value*) echo 0 ;; *) echo ActiveState={agent} ;; esac'
+        self._write_program("systemctl", f"{calls}\n{show}")
+        return self._run("slot", LOOK_S="0.01")
 
     def result(self) -> str | None:
         """Result of version 2 that the agent reports."""
@@ -65,6 +67,11 @@ class Card:
         """How often the script has requested a reboot."""
         path = self.root / "calls"
         return path.read_text().count("reboot") if path.exists() else 0
+
+    def _run(self, name: str, **more: str) -> int:
+        path = f"{self.root}/bin:{os.environ['PATH']}"
+        env = {"PATH": path, "YAMAMORI_ROOT": str(self.root), **more}
+        return subprocess.run([SCRIPTS / name], env=env, check=False).returncode
 
     def _write_program(self, name: str, text: str) -> None:
         path = self.root / "bin" / name
@@ -162,3 +169,24 @@ def test_machine_on_its_other_slot_reports_that_it_takes_no_update(card: Card) -
     assert len(list(card.fetched.iterdir())) == 1
     assert card.reboots == 0
     assert ImageInfo(card.root).is_rescued
+
+
+@pytest.mark.parametrize(("agent", "reboots"), [("active", 0), ("failed", 1)])
+def test_start_from_a_read_only_card_ends_when_the_agent_does_not_live(
+    card: Card, agent: str, reboots: int
+) -> None:
+    """Nothing is written, as there is no trial."""
+    card.boot("a readonly")
+
+    assert card.watch(agent) == 0
+    assert card.reboots == reboots
+    assert not list((card.root / "data/slot").iterdir())
+
+
+def test_no_update_is_installed_on_a_read_only_card(card: Card) -> None:
+    """It could not be recorded as tried."""
+    card.boot("a readonly")
+
+    assert card.update("new") == 0
+    assert card.reboots == 0
+    assert len(list(card.fetched.iterdir())) == 1
