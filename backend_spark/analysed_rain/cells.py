@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from backend_spark.analysed_rain.files import Product
-from backend_spark.analysed_rain.table import TABLE
+from backend_spark.analysed_rain.table import NEWEST_LAST, TABLE
 from backend_spark.criteria.tables import (
     CriteriaTable,
     cell_at_mesh,
@@ -192,7 +192,8 @@ def _key(row: dict[str, Any]) -> CellTime:
 
 def _highest(rows: pa.Table, cell_of: Mapping[int, str]) -> dict[CellTime, Value]:
     """Highest value, and newest receipt, by cell and time, of rows of one product."""
-    some = rows.filter(pc.field("mm").is_valid()).sort_by("received_at")
+    some = rows.filter(pc.field("mm").is_valid())
+    some = some.sort_by([(name, "ascending") for name in NEWEST_LAST])
     newest: dict[tuple[int, int], Value] = {}
     for mesh, at_us, mm, known_us in _numbers(some):
         newest[mesh, at_us] = mm, known_us  # a later issue replaces an earlier one

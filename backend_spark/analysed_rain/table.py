@@ -44,6 +44,9 @@ REFUSED: Final = "refused"
 UNFINISHED_S: Final = 60.0
 """Age from which a refused file is moved; a younger one may still be being copied."""
 
+NEWEST_LAST: Final = ("received_at", "issued_at", "batch_id")
+"""Sort order of the issues for one time; a run gives its files one time of receipt."""
+
 DAY_S: Final = 86_400
 HOUR_S: Final = 3600
 _MICRO: Final = 1_000_000
@@ -233,7 +236,7 @@ def table_version(tables: Folder) -> int | None:
 
 @dataclass(frozen=True)
 class MeshSeries:
-    """Analyses of one product and mesh, in the order of their time, then receipt.
+    """Analyses of one product and mesh, in the order of their time, then `NEWEST_LAST`.
 
     Attributes:
         at_s: Unix times for which they apply.
@@ -265,10 +268,11 @@ def _day(
     """Analyses that became known on a day since 1970, in UTC."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
-    columns = ["product", "mesh", "at", "received_at", "mm"]
+    order = ["product", "mesh", "at", *NEWEST_LAST]
     dataset = DeltaTables(tables).dataset(TABLE, version)
-    rows = dataset.to_table(columns, filter=(known >= first) & (known < beyond))
-    rows = rows.sort_by([(name, "ascending") for name in columns[:4]])
+    is_wanted = (known >= first) & (known < beyond)
+    rows = dataset.to_table([*order, "mm"], filter=is_wanted)
+    rows = rows.sort_by([(name, "ascending") for name in order])
     return {
         (product.value, mesh): series
         for product in Product

@@ -19,6 +19,7 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaTable, cell_at_mesh, read_criteria
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables.delta_writer import append_rows, create_tables
+from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import NODES, SPARK_TABLES
 from slope_science.criteria import Criteria
@@ -143,6 +144,22 @@ def test_later_issue_revises_the_level(pipeline: ScoringPipeline, load: Drop) ->
     assert (wet["level"], wet["version"]) == (5, 2)
     assert (before["level"], before["version"]) == (3, 1)
     assert wet["revised_because"] == "readings of JMA"
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_of_two_issues_of_one_run_the_later_counts(
+    pipeline: ScoringPipeline, load: Drop, tmp_path: Path, is_compacted: bool
+) -> None:
+    """Both have the same time of receipt."""
+    earlier = index_file(np.full(SHAPE, 90.0)).but(north=35.5, west=135.0)
+    earlier.write(tmp_path / Product.SOIL_WATER.value / "0000_.bin")
+    load(160.0, 12.0, 0, 600)
+    if is_compacted:
+        compact(tmp_path / "tables" / "analyses")
+    pipeline.score_analyses()
+    _, wet = levels(pipeline)
+
+    assert (wet["swi_mm"], wet["level"], wet["version"]) == (160.0, 3, 1)
 
 
 def test_missing_index_gives_no_level(pipeline: ScoringPipeline, load: Drop) -> None:

@@ -26,6 +26,7 @@ from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.errors import AnalysisFileError
+from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.locks import acquire_lock
@@ -165,6 +166,22 @@ def test_issue_that_replaces_another_counts_from_its_own_import(tmp_path: Path) 
     assert cell.state(AT_S + 600).r60_mm == 5.0
     assert cell.state(AT_S + 1500).r60_mm == 9.0
     assert DeltaTables(tmp_path / "tables").analyses().num_rows == 2 * len(MESHES)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("later_min", [0, 10])
+def test_of_two_issues_of_one_run_the_later_counts(
+    tmp_path: Path, later_min: int, is_compacted: bool
+) -> None:
+    """By their reference times, else by the order of loading; in any order of files."""
+    for name, mm, reference_min in (("a", 5.0, later_min), ("b", 9.0, 0)):
+        path = tmp_path / Product.RAIN.value / f"{name}_Prr.bin"
+        rain_of(mm).but(ahead_min=-reference_min).write(path)
+    load(tmp_path)
+    if is_compacted:
+        compact(tmp_path / "tables" / "analyses")
+
+    assert analyses(tmp_path).state(AT_S + 600).r60_mm == (5.0 if later_min else 9.0)
 
 
 def test_rain_of_a_step(tmp_path: Path) -> None:
