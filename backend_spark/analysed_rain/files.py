@@ -90,6 +90,14 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def time_of(data: bytes, product: Product) -> float | None:
+    """Unix time for which a file applies, without its values; None if it is invalid."""
+    try:
+        return _select(list(read_fields(data)), product).at_s
+    except FieldError:
+        return None
+
+
 def read_analysis(
     path: Path, data: bytes, product: Product, now_s: float, meshes: np.ndarray
 ) -> Analysis:

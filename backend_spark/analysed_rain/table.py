@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +23,24 @@ from backend_spark.analysed_rain.files import (
     Product,
     digest,
     read_analysis,
+    time_of,
 )
 from backend_spark.config import KeepSection
 from backend_spark.errors import AnalysisFileError
 from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
-from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
+from backend_spark.tables.delta_writer import (
+    commit_files,
+    create_tables,
+    time_literal,
+    write_file,
+)
+from backend_spark.tables.maintenance import (
+    credible_now_s,
+    delete_old_rows,
+    maintain_tables,
+)
+from backend_spark.tables.read_files import ReadFiles, mark_of
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_table
@@ -40,6 +51,7 @@ from slope_science.rain_and_soil_water import STEPS_PER_HOUR
 
 TABLE: Final = "analyses"
 LOCK_FILE: Final = f".lock-{TABLE}"
+CACHE_FILE: Final = f".read-{TABLE}.json"
 REFUSED: Final = "refused"
 UNFINISHED_S: Final = 60.0
 """Age from which a refused file is moved; a younger one may still be being copied."""
@@ -58,7 +70,8 @@ class ImportedAnalysis:
 
     Attributes:
         path: The file.
-        added: Meshes that are new in the table; 0 if the file was there.
+        added: Meshes that are new in the table; 0 if the file was read before, or is
+            older than the rows that are kept.
         known: Those of them with a value.
     """
 
@@ -69,7 +82,7 @@ class ImportedAnalysis:
     def __str__(self) -> str:
         """One line for a person."""
         if not self.added:
-            return f"{self.path}: was there"
+            return f"{self.path}: nothing new"
         return f"{self.path}: {self.added} meshes loaded, {self.known} with a value"
 
 
@@ -83,7 +96,7 @@ class AnalysisImporter:
         meshes: Codes of the meshes of interest, ascending.
         now_s: Unix time: what is loaded is known from now on.
         as_issued: Whether an analysis counts as known since its time; for past ones.
-        locks: Folder of the lock; None: that of the tables.
+        locks: Folder of the lock and of the cache; None: that of the tables.
     """
 
     tables: Folder
@@ -103,32 +116,47 @@ class AnalysisImporter:
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        lock = acquire_lock((self.locks or Path(str(self.tables))) / LOCK_FILE)
+        folder = self.locks or Path(str(self.tables))
+        lock = acquire_lock(folder / LOCK_FILE)
         try:
             create_tables(self.tables, [TABLE])
-            for product, folder in folders.items():
-                try:
-                    paths = _files(folder)
-                except AnalysisFileError as error:
-                    yield error
-                    continue
-                for path in paths:
-                    yield self._load_or_refuse(path, product)
+            with ReadFiles(folder / CACHE_FILE, self.tables / TABLE) as known:
+                yield from self._import(folders, known)
             delete_old_rows(self.tables, [TABLE], self.keep, self.now_s)
         finally:
             os.close(lock)
 
+    def _import(
+        self, folders: Mapping[Product, Path], known: ReadFiles
+    ) -> Iterator[ImportedAnalysis | AnalysisFileError]:
+        for product, folder in folders.items():
+            try:
+                paths = _files(folder)
+            except AnalysisFileError as error:
+                yield error
+                continue
+            for path in paths:
+                yield self._load_or_refuse(path, product, known)
+
     def _load_or_refuse(
-        self, path: Path, product: Product
+        self, path: Path, product: Product, known: ReadFiles
     ) -> ImportedAnalysis | AnalysisFileError:
+        mark = mark_of(path)
+        if known.has(path, mark):
+            return ImportedAnalysis(path, 0, 0)
         try:
-            return self._load(path, product)
+            result = self._load(path, product)
         except AnalysisFileError as error:
             return error
+        known.add(path, mark)
+        return result
 
     def _load(self, path: Path, product: Product) -> ImportedAnalysis:
         data = _read(path)
-        if _is_there(self.tables, digest(data)):
+        at_s = time_of(data, product)
+        if at_s is not None and (
+            at_s < self._oldest_s or _is_there(self.tables, digest(data), at_s)
+        ):
             return ImportedAnalysis(path, 0, 0)
         try:
             analysis = read_analysis(path, data, product, self.now_s, self.meshes)
@@ -138,6 +166,14 @@ class AnalysisImporter:
         values = analysis.at_meshes(self.meshes)
         self._add(analysis, values, path.name)
         return ImportedAnalysis(path, len(values), int(np.isfinite(values).sum()))
+
+    @cached_property
+    def _oldest_s(self) -> float:
+        """Unix time before which no analysis is loaded: its rows may be deleted."""
+        days = self.keep.days_of(TABLE)
+        if not days:
+            return -math.inf
+        return credible_now_s(self.tables, self.now_s) - days * DAY_S
 
     def _add(self, analysis: Analysis, values: np.ndarray, file: str) -> None:
         path = self.tables / TABLE
@@ -210,15 +246,11 @@ def _put_aside(path: Path, error: AnalysisFileError, now_s: float) -> None:
         raise AnalysisFileError(error.source, [*error.problems, problem]) from failure
 
 
-def _is_there(tables: Folder, issue: str) -> bool:
-    """Whether a file was imported before; reads a column of few distinct values."""
-    return issue in _issues(tables, open_table(tables / TABLE).version())
-
-
-@lru_cache(maxsize=1)
-def _issues(tables: Folder, version: int) -> frozenset[str]:
-    column = DeltaTables(tables).dataset(TABLE, version).to_table(columns=["issue"])
-    return frozenset(pc.unique(column["issue"]).to_pylist())
+def _is_there(tables: Folder, issue: str, at_s: float) -> bool:
+    """Whether a file was imported before; reads only rows of about its time."""
+    condition = f"at = {time_literal(_us(at_s))}"
+    there = DeltaTables(tables).distinct(TABLE, ["issue"], [condition])
+    return issue in there["issue"].to_pylist()
 
 
 def _us(unix_s: float) -> int:

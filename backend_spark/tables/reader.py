@@ -209,6 +209,21 @@ class DeltaTables:
         result = QueryBuilder().register("t", table).execute(query)
         return cast_to_schema(pa.table(result.read_all()), schema)
 
+    def distinct(
+        self, name: str, columns: Sequence[str], conditions: Sequence[str]
+    ) -> pa.Table:
+        """Different values of some columns; the rows themselves are never in memory.
+
+        Args:
+            name: Name of the table.
+            columns: Columns to read, in the order of the table.
+            conditions: As in `select`.
+        """
+        where = " AND ".join(["TRUE", *conditions])
+        return self._query(
+            name, f"t WHERE {where} GROUP BY {', '.join(columns)}", columns
+        )
+
     def count(self, name: str, conditions: Sequence[str]) -> int:
         """Number of rows with some conditions, which are as in `select`."""
         path = self.path(name)

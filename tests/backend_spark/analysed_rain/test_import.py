@@ -3,19 +3,22 @@
 import errno
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from jma_grib import AT, JmaFile, index_file, rain_file
 
 from backend_spark.analysed_rain.cells import cell_meshes, meshes_of_interest
-from backend_spark.analysed_rain.files import Product
+from backend_spark.analysed_rain.files import Product, digest
 from backend_spark.analysed_rain.table import (
     AnalysisImporter,
     AnalysisReader,
@@ -26,8 +29,10 @@ from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.errors import AnalysisFileError
+from backend_spark.tables.delta_writer import append_rows
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import ANALYSES
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.locks import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
@@ -150,8 +155,84 @@ def test_same_file_is_loaded_once(tmp_path: Path) -> None:
     path.with_name(path.name.replace("Prr", "copy_Prr")).write_bytes(path.read_bytes())
     again = load(tmp_path, 1200)
 
-    assert [str(each).partition(": ")[2] for each in again] == ["was there"] * 2
+    assert [str(each).partition(": ")[2] for each in again] == ["nothing new"] * 2
     assert DeltaTables(tmp_path / "tables").analyses().num_rows == len(MESHES)
+
+
+def test_files_that_stay_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later runs do not open them; one that was written anew is read again."""
+    read: list[bytes] = []
+
+    def count(data: bytes) -> str:
+        read.append(data)
+        return digest(data)
+
+    monkeypatch.setattr("backend_spark.analysed_rain.table.digest", count)
+    for minutes in (0, 10, 20):
+        path = drop(tmp_path, Product.RAIN, rain_of(5.0, minutes))
+    load(tmp_path, 1500)
+    first = len(read)
+    load(tmp_path, 1620)
+    again = len(read) - first
+    path.write_bytes(rain_of(6.0, 20).to_bytes())
+    results = load(tmp_path, 1740)
+
+    assert (first, again, len(read)) == (3, 0, 4)
+    assert [each.added for each in results] == [0, 0, 3]  # type: ignore[attr-defined]
+
+
+def test_files_are_read_again_after_an_older_table_was_restored(tmp_path: Path) -> None:
+    """Its rows are gone, though the file was read."""
+    tables, backup = tmp_path / "tables" / "analyses", tmp_path / "backup"
+    drop(tmp_path, Product.RAIN, rain_of(5.0))
+    load(tmp_path)
+    shutil.copytree(tables, backup)
+    drop(tmp_path, Product.RAIN, rain_of(6.0, 10))
+    load(tmp_path, 1200)
+    shutil.rmtree(tables)
+    backup.rename(tables)
+    results = load(tmp_path, 1800)
+
+    assert [each.added for each in results] == [0, 3]  # type: ignore[attr-defined]
+
+
+def test_memory_of_an_import_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    """A table of weeks has 100 million rows."""
+    load(tmp_path)
+    day, rows = rain_of(1.0, -1440).at, 500_000
+    same = {"at": day, "received_at": day, "issue": "0123456789abcdef", "product": "x"}
+    old = {
+        field.name: pa.repeat(pa.scalar(same.get(field.name), field.type), rows)
+        for field in ANALYSES
+    }
+    append_rows(tmp_path / "tables" / "analyses", pa.table(old))
+    drop(tmp_path, Product.RAIN, rain_of(5.0))
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+    try:
+        (done,) = load(tmp_path)
+    finally:
+        pa.set_memory_pool(before)
+
+    assert str(done).endswith("3 meshes loaded, 3 with a value")
+    assert counted.max_memory() < rows
+
+
+def test_file_that_is_older_than_the_kept_rows_is_not_loaded(tmp_path: Path) -> None:
+    """Also after its rows were deleted, and if it has been copied since."""
+    path = drop(tmp_path, Product.RAIN, GOOD)
+    load(tmp_path)
+    later = replace(importer(tmp_path, 3 * 86_400), keep=KeepSection(analyses_days=2))
+    list(later.import_folders({}))
+    path.write_bytes(GOOD.to_bytes())
+    (done,) = later.import_folders({Product.RAIN: path.parent})
+
+    assert isinstance(done, ImportedAnalysis)
+    assert (done.added, path.exists()) == (0, True)
+    assert DeltaTables(tmp_path / "tables").analyses().num_rows == 0
 
 
 def test_issue_that_replaces_another_counts_from_its_own_import(tmp_path: Path) -> None:
@@ -391,4 +472,4 @@ def test_command_loads_the_configured_folders(
 
     assert done.returncode == 65
     assert "file must be complete" in done.stderr
-    assert "was there" in done.stdout
+    assert "nothing new" in done.stdout

@@ -1,0 +1,99 @@
+"""Files that an import has read, so that its next runs skip them without opening them.
+
+A cache: without it, or beside another table or an older version, all are read again.
+"""
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from backend_spark.tables.store import Folder, open_table
+from service_runtime.files import write_best_effort
+
+SAVE_EVERY: Final = 100
+"""Files read between two savings, so that a run that is killed is not in vain."""
+
+Mark = list[int]
+"""Inode, size and time of the last change of a file, which no copying program sets."""
+
+
+class ReadFiles:
+    """Files whose rows are in a table; saved at the end of a ``with`` block."""
+
+    def __init__(self, cache: Path, table: Folder) -> None:
+        """Load the cache.
+
+        Args:
+            cache: File of the cache.
+            table: Folder of the table, which only the caller writes.
+        """
+        self._cache, self._table = cache, table
+        self._marks = self._load()
+        self._unsaved = 0
+
+    def __enter__(self) -> Self:
+        """The same."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Save what was read, also after an error."""
+        if self._unsaved:
+            self._save()
+
+    def has(self, file: Path, mark: Mark | None) -> bool:
+        """Whether a file was read, and has not changed since."""
+        return mark is not None and self._marks.get(str(file.absolute())) == mark
+
+    def add(self, file: Path, mark: Mark | None) -> None:
+        """State that the rows of a file are in the table.
+
+        Args:
+            file: The file.
+            mark: Its `mark_of` before it was read: it may have been replaced since.
+        """
+        if mark is None:
+            return
+        self._marks[str(file.absolute())] = mark
+        self._unsaved += 1
+        if self._unsaved >= SAVE_EVERY:
+            self._save()
+
+    def _load(self) -> dict[str, Mark]:
+        table = open_table(self._table)
+        try:
+            stored = json.loads(self._cache.read_bytes())
+            is_of_table = stored["table"] == table.metadata().id
+            # A restored table may lack rows of files that were read after the backup.
+            if is_of_table and stored["version"] <= table.version():
+                return dict(stored["files"])
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return {}
+
+    def _save(self) -> None:
+        table = open_table(self._table)
+        files = {
+            name: mark for name, mark in self._marks.items() if Path(name).exists()
+        }
+        stored = {
+            "table": table.metadata().id,
+            "version": table.version(),
+            "files": files,
+        }
+        write_best_effort(self._cache, json.dumps(stored).encode())
+        self._unsaved = 0
+
+
+def mark_of(file: Path) -> Mark | None:
+    """Mark of a file; None if it cannot be read."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return [status.st_ino, status.st_size, status.st_ctime_ns]
