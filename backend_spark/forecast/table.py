@@ -18,14 +18,15 @@ import pyarrow.dataset as ds
 from backend_spark.config import KeepSection
 from backend_spark.criteria.tables import mesh_code_at
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.files import (
-    MAX_CLOCK_ERROR_S,
-    SUFFIXES,
-    ForecastRow,
-    read_forecast,
+from backend_spark.forecast.files import SUFFIXES, ForecastRow, read_forecast
+from backend_spark.tables.delta_writer import (
+    commit_files,
+    create_tables,
+    time_literal,
+    write_file,
 )
-from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
+from backend_spark.tables.read_files import ReadFiles, mark_of
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_table
@@ -60,14 +61,13 @@ def add_rows(
     Stored issues never change, so that scoring again uses the same forecasts.
 
     Args:
-        tables: Folder of the tables; one process at a time writes this table.
+        tables: Folder of the tables, with this one; one process at a time writes it.
         rows: Rows of one file.
         file: Name of the file.
         known_s: Unix time of arrival; None for the time of issue.
     """
-    create_tables(tables, [TABLE])
     path = tables / TABLE
-    there = _issues(tables, min(row.issued_s for row in rows))
+    there = _issues(tables, rows)
     new = [_record(row, file, known_s) for row in rows if row.issue not in there]
     if new:
         part = write_file(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
@@ -135,15 +135,17 @@ def _runs(rows: pa.Table) -> Iterator[ForecastIssue]:
         yield ForecastIssue(source, issued_s, known_s, pieces)
 
 
-def _issues(tables: Folder, since_s: float) -> set[tuple[str, str, str, float]]:
-    """Names of the issues that are there, as `ForecastRow.issue`."""
-    # No forecast is received much before its issue, so older files can be skipped.
-    since = pa.scalar(round((since_s - MAX_CLOCK_ERROR_S) * _MICRO), UTC_TIME)
+def _issues(
+    tables: Folder, rows: Sequence[ForecastRow]
+) -> set[tuple[str, str, str, float]]:
+    """Names of stored issues of the times of some rows, as `ForecastRow.issue`."""
     columns = ["kind", "place", "source", "issued_at"]
-    recent = ds.field("received_at") >= since
-    rows = DeltaTables(tables).dataset(TABLE).to_table(columns=columns, filter=recent)
-    issued = rows["issued_at"].cast(pa.int64()).to_pylist()
-    names = zip(*(rows[name].to_pylist() for name in columns[:3]), issued, strict=True)
+    times_us = [_us(row.issued_s) for row in rows]
+    first, last = time_literal(min(times_us)), time_literal(max(times_us))
+    conditions = [f"issued_at >= {first}", f"issued_at <= {last}"]
+    there = DeltaTables(tables).distinct(TABLE, columns, conditions)
+    issued = there["issued_at"].cast(pa.int64()).to_pylist()
+    names = zip(*(there[name].to_pylist() for name in columns[:3]), issued, strict=True)
     return {(*name[:3], name[3] / _MICRO) for name in names}
 
 
@@ -168,6 +170,7 @@ def _us(unix_s: float) -> int:
 
 
 LOCK_FILE: Final = f".lock-{TABLE}"
+CACHE_FILE: Final = f".read-{TABLE}.json"
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ class ImportedFile:
     Attributes:
         path: The file.
         added: Rows that are new in the table.
-        already_there: Rows of issues that were there.
+        already_there: Rows of issues that were there; 0 if the file was read before.
     """
 
     path: Path
@@ -186,6 +189,8 @@ class ImportedFile:
 
     def __str__(self) -> str:
         """One line for a person."""
+        if not self.added + self.already_there:
+            return f"{self.path}: nothing new"
         return f"{self.path}: {self.added} rows loaded, {self.already_there} were there"
 
 
@@ -199,7 +204,7 @@ class ForecastImporter:
         now_s: Unix time: what is loaded is known from now on.
         as_issued: Whether each forecast counts as known since its issue; for
             forecasts of the past.
-        locks: Folder of the lock; None: that of the tables.
+        locks: Folder of the lock and of the cache; None: that of the tables.
     """
 
     tables: Folder
@@ -213,26 +218,51 @@ class ForecastImporter:
     ) -> Iterator[ImportedFile | ForecastFileError]:
         """Import files and folders; an invalid file does not stop the others.
 
+        The newest file comes first, because only that is used if the run is killed;
+        files of the past come in the order of `find_files`.
+
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        lock = acquire_lock((self.locks or Path(str(self.tables))) / LOCK_FILE)
+        folder = self.locks or Path(str(self.tables))
+        lock = acquire_lock(folder / LOCK_FILE)
         try:
             create_tables(self.tables, [TABLE])
-            for path in find_files(paths):
-                try:
-                    yield self._load(path)
-                except ForecastFileError as error:
-                    yield error
+            files = list(find_files(paths))
+            if not self.as_issued:
+                files.sort(key=_written, reverse=True)
+            with ReadFiles(folder / CACHE_FILE, self.tables / TABLE) as known:
+                for file in files:
+                    yield self._load_or_report(file, known)
             delete_old_rows(self.tables, [TABLE], self.keep, self.now_s)
         finally:
             os.close(lock)
+
+    def _load_or_report(
+        self, path: Path, known: ReadFiles
+    ) -> ImportedFile | ForecastFileError:
+        mark = mark_of(path)
+        if known.has(path, mark):
+            return ImportedFile(path, 0, 0)
+        try:
+            result = self._load(path)
+        except ForecastFileError as error:
+            return error
+        known.add(path, mark)
+        return result
 
     def _load(self, path: Path) -> ImportedFile:
         rows = read_forecast(path, self.now_s)
         known_s = None if self.as_issued else self.now_s
         added = add_rows(self.tables, rows, path.name, known_s)
         return ImportedFile(path, added, len(rows) - added)
+
+
+def _written(path: Path) -> tuple[float, str]:
+    try:
+        return path.stat().st_mtime, path.name
+    except OSError:
+        return 0.0, path.name  # reported when it is read
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:

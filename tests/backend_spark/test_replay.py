@@ -74,6 +74,7 @@ def fill_log(folder: Path) -> None:
 
 def forecast(tables: Path) -> None:
     """Some hours of a stormy forecast for the first cell, one issue a day."""
+    delta_writer.create_tables(tables, ["forecasts"])
     for day in range(3):
         issued_s = T0 + day * DAY_S
         hours = [issued_s + hour * 3600.0 for hour in range(9)]

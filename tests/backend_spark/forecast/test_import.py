@@ -1,25 +1,32 @@
 """Import of forecasts to their table, and the forecast that a cell uses."""
 
+import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
+import tracemalloc
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import ForecastFileError
+from backend_spark.forecast.files import ForecastRow, read_forecast
 from backend_spark.forecast.table import (
     ForecastImporter,
     ForecastReader,
     ImportedFile,
     find_places,
 )
+from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import FORECASTS
+from backend_spark.tables.store import Folder
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.locks import acquire_lock
 from slope_science.criteria import Criteria
@@ -93,12 +100,88 @@ def test_imported_issue_is_not_replaced(tmp_path: Path) -> None:
     again = [str(each) for each in importer(tmp_path, 4000).import_files([folder])]
 
     assert [each.partition(": ")[2] for each in again] == [
-        "0 rows loaded, 4 were there",
         "4 rows loaded, 0 were there",
+        "0 rows loaded, 4 were there",
     ]
     assert forecast_of(tmp_path, 3600).depths_mm == pytest.approx((2.0,) * 12)
     assert forecast_of(tmp_path, 4200).depths_mm == pytest.approx((1.0,) * 12)
     assert DeltaTables(tmp_path / "tables").forecasts().num_rows == 8
+
+
+def test_files_that_stay_are_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest comes first; later runs parse only what is new or has changed."""
+    parsed: list[str] = []
+
+    def count(path: Path, now_s: float) -> list[ForecastRow]:
+        parsed.append(path.name)
+        return read_forecast(path, now_s)
+
+    monkeypatch.setattr("backend_spark.forecast.table.read_forecast", count)
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    for hour, name in enumerate(("c", "a", "b")):
+        path = write(folder / f"{name}.csv", 12.0, hour=hour)
+        os.utime(path, (hour, hour))
+    list(importer(tmp_path, 9000).import_files([folder]))
+    list(importer(tmp_path, 9300).import_files([folder]))
+    os.utime(write(folder / "d.csv", 6.0, hour=2), (8, 8))
+    os.utime(write(folder / "a.csv", 6.0, "mesh,51325379", hour=2), (9, 9))
+    list(importer(tmp_path, 9600).import_files([folder]))
+
+    assert parsed == ["b.csv", "a.csv", "c.csv", "a.csv", "d.csv"]
+
+
+def test_past_files_are_loaded_by_name(tmp_path: Path) -> None:
+    """Of two files with one issue the first counts, whenever they were copied."""
+    for name, mm, written_s in (("a", 12.0, 0), ("b", 6.0, 1)):
+        path = write(tmp_path / f"{name}.csv", mm)
+        os.utime(path, (written_s, written_s))
+    list(importer(tmp_path, 9e6, as_issued=True).import_files([tmp_path]))
+
+    assert forecast_of(tmp_path, 0).depths_mm == pytest.approx((2.0,) * 12)
+
+
+def test_table_is_created_once_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It recovers and syncs the table each time."""
+    calls: list[object] = []
+
+    def count(folder: Folder, names: Iterable[str]) -> None:
+        calls.append(names)
+        create_tables(folder, names)
+
+    monkeypatch.setattr("backend_spark.forecast.table.create_tables", count)
+    paths = [write(tmp_path / f"{n}.csv", 12.0, hour=n) for n in range(3)]
+    list(importer(tmp_path, 9000).import_files(paths))
+
+    assert len(calls) == 1
+
+
+def test_memory_of_an_old_file_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    """Only the names of the file's own issues are compared."""
+    rows = 30_000
+    list(importer(tmp_path).import_files([]))
+    later = ISSUED + timedelta(hours=1)
+    same = {"kind": "mesh", "source": "JMA", "issued_at": later, "received_at": later}
+    newer = {
+        field.name: pa.repeat(pa.scalar(same.get(field.name), field.type), rows)
+        for field in FORECASTS
+    }
+    newer["place"] = pa.array(map(str, range(rows)))
+    append_rows(tmp_path / "tables" / "forecasts", pa.table(newer))
+    path = write(tmp_path / "a.csv", 12.0)
+    tracemalloc.start()
+    try:
+        (done,) = importer(tmp_path, 4000).import_files([path])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert str(done).endswith("4 rows loaded, 0 were there")
+    assert peak_bytes < 50 * rows
 
 
 def test_invalid_file_does_not_block_others(tmp_path: Path) -> None:
@@ -108,7 +191,7 @@ def test_invalid_file_does_not_block_others(tmp_path: Path) -> None:
     write(folder / "a.csv", -1.0)
     write(folder / "b.csv", 6.0)
     (folder / "notes.txt").write_text("no forecast")
-    bad, good = importer(tmp_path).import_files([folder])
+    good, bad = importer(tmp_path).import_files([folder])
 
     assert isinstance(bad, ForecastFileError)
     assert isinstance(good, ImportedFile)
@@ -196,4 +279,4 @@ def test_command_imports_the_configured_folder(
 
     assert done.returncode == 65
     assert "line 2: mm must be mm of rain" in done.stderr
-    assert "0 rows loaded, 4 were there" in done.stdout
+    assert "a.csv: nothing new" in done.stdout
