@@ -32,7 +32,7 @@ from backend_spark.config import (
 from backend_spark.console.database_files import check_integrity, is_damage
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
-from backend_spark.tables.reader import DeltaTables, read_transactions
+from backend_spark.tables.reader import open_dataset, read_transactions
 from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import (
@@ -149,24 +149,18 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
     pinned = _pin(tables)
     ids = [APP_ID] if has_file(tables, APP_ID) else []
     sources = [_Source(tables, name, f"{TABLES_FOLDER}/{name}") for name in ids]
-    for name, table in pinned.items():
-        sources += _table(tables / name, table)
+    stored = {name: _stored(tables / name, table) for name, table in pinned.items()}
+    # The job deletes commits after half an hour, and files after a day.
+    for list_files in (_log_files, _row_files):
+        for name, table in pinned.items():
+            sources += list_files(tables / name, table)
     files = _copy(sources, target)
     files |= _copy(_data_files(data), target)
     databases, damaged = _copy_databases(data, target)
     files |= databases
-    _check_log(pinned, files)
+    _check_log(target / TABLES_FOLDER, stored, files)
     _check_sizes(target, files)
-    manifest = Manifest(
-        FORMAT,
-        now,
-        {
-            name: StoredTable(table.version(), _count(tables, name, table.version()))
-            for name, table in pinned.items()
-        },
-        files,
-        damaged,
-    )
+    manifest = Manifest(FORMAT, now, stored, files, damaged)
     if isinstance(target, Path):
         os.sync()  # before the file that states that the others are whole
     write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
@@ -231,14 +225,13 @@ def _batch(table: DeltaTable, app_id: str) -> int:
     return -1 if number is None else int(number)
 
 
-def _count(tables: Folder, name: str, version: int | None = None) -> int:
-    return int(DeltaTables(tables).dataset(name, version).count_rows())
+def _stored(folder: Folder, table: DeltaTable) -> StoredTable:
+    return StoredTable(table.version(), open_dataset(table, folder).count_rows())
 
 
-def _table(folder: Folder, table: DeltaTable) -> Iterator[_Source]:
-    """Files of a table at its opened version, the log first: it is shortened sooner."""
-    path = f"{TABLES_FOLDER}/{folder.name}"
-    log = folder / DELTA_LOG
+def _log_files(folder: Folder, table: DeltaTable) -> Iterator[_Source]:
+    """Commits of a table up to its opened version."""
+    path, log = f"{TABLES_FOLDER}/{folder.name}/{DELTA_LOG}", folder / DELTA_LOG
     listed = open_files(log).get_file_info(fs.FileSelector(""))
     names = [info.base_name for info in listed]
     first = max(
@@ -249,9 +242,13 @@ def _table(folder: Folder, table: DeltaTable) -> Iterator[_Source]:
         is_first = checkpoint is not None and int(checkpoint[1]) == first
         is_later = commit is not None and first <= int(commit[1]) <= table.version()
         if is_first or is_later:
-            yield _Source(log, name, f"{path}/{DELTA_LOG}/{name}")
+            yield _Source(log, name, f"{path}/{name}")
+
+
+def _row_files(folder: Folder, table: DeltaTable) -> Iterator[_Source]:
+    """Files with the rows of a table at its opened version."""
     for name in file_names(table):
-        yield _Source(folder, name, f"{path}/{name}")
+        yield _Source(folder, name, f"{TABLES_FOLDER}/{folder.name}/{name}")
 
 
 def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
@@ -358,8 +355,15 @@ def _check_sizes(target: Folder, files: Mapping[str, StoredFile]) -> None:
             raise BackupError(f"{target}/{path}", rule, str(sizes.get(path)))
 
 
-def _check_log(pinned: Mapping[str, DeltaTable], files: Iterable[str]) -> None:
+def _check_log(
+    tables: Folder, stored: Mapping[str, StoredTable], files: Iterable[str]
+) -> None:
     """Check that the log has each segment that bronze lacks.
+
+    Args:
+        tables: The copied tables; the commits of the originals may be deleted by now.
+        stored: Their versions.
+        files: Paths in the backup.
 
     Raises:
         BackupError: One was deleted meanwhile.
@@ -370,7 +374,10 @@ def _check_log(pinned: Mapping[str, DeltaTable], files: Iterable[str]) -> None:
     for name in names:
         if name is not None:
             streams.setdefault(name.stream, set()).add(name.seq)
-    read = read_transactions(pinned["bronze"], streams) if "bronze" in pinned else {}
+    read: Mapping[str, int] = {}
+    if "bronze" in stored:
+        bronze = open_table(tables / "bronze", stored["bronze"].version)
+        read = read_transactions(bronze, streams)
     for stream, numbers in streams.items():
         wanted = range(read.get(stream, -1) + 1, max(numbers) + 1)
         if missing := set(wanted) - numbers:
@@ -408,7 +415,7 @@ def restore_backup(section: BackendSection, source: Folder) -> Manifest:
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
         list(pool.map(restore, manifest.files))
     for name, stored in manifest.tables.items():
-        found = StoredTable(open_table(tables / name).version(), _count(tables, name))
+        found = _stored(tables / name, open_table(tables / name))
         if found != stored:
             raise BackupError(f"{tables}/{name}", f"{stored}", f"{found}")
     os.sync()

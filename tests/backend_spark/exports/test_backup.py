@@ -12,11 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from object_stores import run_store
+from pyarrow import fs
 from storm_log import message
 
 from backend_spark.config import BackendSection
 from backend_spark.console.audit_log import Journal
 from backend_spark.errors import BackupError
+from backend_spark.exports import backup
 from backend_spark.exports.backup import (
     MANIFEST,
     Manifest,
@@ -25,6 +27,7 @@ from backend_spark.exports.backup import (
 )
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
 from backend_spark.ingest.standby import IngesterLock
+from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
@@ -188,6 +191,38 @@ def test_no_table_is_ahead_of_bronze(section: BackendSection, tmp_path: Path) ->
     for name in ("bronze", "silver", "messages"):
         assert sorted(restored.read(name)["seq"].to_pylist()) == list(range(6))
         assert open_table(restored.path(name)).transaction_version(APP) == 5
+
+
+def test_versions_of_a_slow_backup_may_leave_the_log(
+    section: BackendSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a commit a second the job deletes those of a version after half an hour."""
+    fill(section)
+    tables = tables_folder(section)
+    before = rows_of(tables)
+    real = backup.open_files
+    is_copying = False
+
+    def open_slowly(folder: Folder) -> fs.FileSystem:
+        nonlocal is_copying
+        if is_copying or folder.name not in TABLES:
+            return real(folder)
+        is_copying = True
+        for batch_id in range(6, 9):
+            add_batch(tables, batch_id, ("bronze", "silver", "messages"))
+        for name in ("bronze", "silver", "messages", "levels"):
+            compact(tables / name)
+            shorten_log(tables / name)
+        return real(folder)
+
+    monkeypatch.setattr(backup, "open_files", open_slowly)
+    monkeypatch.setattr(backup, "COPIES_AT_ONCE", 1)
+    monkeypatch.setattr(maintenance, "KEEP_COMMITS", 1)
+    write_backup(section, tmp_path / "backup", NOW)
+    restore_backup(BackendSection(data=str(tmp_path / "new")), tmp_path / "backup")
+
+    assert is_copying
+    assert rows_of(tmp_path / "new/tables") == before
 
 
 def write(section: BackendSection, place: Path) -> Manifest:
