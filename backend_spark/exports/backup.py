@@ -30,8 +30,10 @@ from backend_spark.config import (
     BackendSection,
 )
 from backend_spark.console.database_files import check_integrity, is_damage
+from backend_spark.criteria.applied_criteria import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
+from backend_spark.scoring.applied_reviews import REPORT_FILE
 from backend_spark.tables.reader import open_dataset, read_transactions
 from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES
@@ -60,6 +62,9 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 
 SESSIONS: Final = "sessions.sqlite"
 """Not in a backup: a session that ended after it would become valid again."""
+
+REPORTS: Final = frozenset({APPLIED_FILE, REPORT_FILE})
+"""What the job states that its levels contain."""
 
 COPIES_AT_ONCE: Final = 8
 CHUNK_BYTES: Final = 4 << 20
@@ -146,6 +151,8 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
     _prepare(target, data)
     if has_file(tables, REPLAYING):
         raise BackupError(str(tables), "whole", "an unfinished replay; finish it first")
+    # Earlier reports beside later levels only let the job score again.
+    files = _copy((each for each in _data_files(data) if each.name in REPORTS), target)
     pinned = _pin(tables)
     ids = [APP_ID] if has_file(tables, APP_ID) else []
     sources = [_Source(tables, name, f"{TABLES_FOLDER}/{name}") for name in ids]
@@ -154,8 +161,9 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
     for list_files in (_log_files, _row_files):
         for name, table in pinned.items():
             sources += list_files(tables / name, table)
-    files = _copy(sources, target)
-    files |= _copy(_data_files(data), target)
+    files |= _copy(sources, target)
+    later = (each for each in _data_files(data) if each.name not in REPORTS)
+    files |= _copy(later, target)
     databases, damaged = _copy_databases(data, target)
     files |= databases
     _check_log(target / TABLES_FOLDER, stored, files)

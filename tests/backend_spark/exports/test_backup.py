@@ -17,6 +17,7 @@ from storm_log import message
 
 from backend_spark.config import BackendSection
 from backend_spark.console.audit_log import Journal
+from backend_spark.criteria.applied_criteria import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.exports import backup
 from backend_spark.exports.backup import (
@@ -27,6 +28,7 @@ from backend_spark.exports.backup import (
 )
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
 from backend_spark.ingest.standby import IngesterLock
+from backend_spark.scoring.applied_reviews import REPORT_FILE
 from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
@@ -193,6 +195,23 @@ def test_no_table_is_ahead_of_bronze(section: BackendSection, tmp_path: Path) ->
         assert open_table(restored.path(name)).transaction_version(APP) == 5
 
 
+def act_while_copying(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Do something when the first file with rows of a table is copied."""
+    real, has_acted = backup.open_files, False
+
+    def open_slowly(folder: Folder) -> fs.FileSystem:
+        nonlocal has_acted
+        if not has_acted and folder.name in TABLES:
+            has_acted = True
+            act()
+        return real(folder)
+
+    monkeypatch.setattr(backup, "open_files", open_slowly)
+    monkeypatch.setattr(backup, "COPIES_AT_ONCE", 1)
+
+
 def test_versions_of_a_slow_backup_may_leave_the_log(
     section: BackendSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,29 +219,37 @@ def test_versions_of_a_slow_backup_may_leave_the_log(
     fill(section)
     tables = tables_folder(section)
     before = rows_of(tables)
-    real = backup.open_files
-    is_copying = False
 
-    def open_slowly(folder: Folder) -> fs.FileSystem:
-        nonlocal is_copying
-        if is_copying or folder.name not in TABLES:
-            return real(folder)
-        is_copying = True
+    def go_on() -> None:
         for batch_id in range(6, 9):
             add_batch(tables, batch_id, ("bronze", "silver", "messages"))
         for name in ("bronze", "silver", "messages", "levels"):
             compact(tables / name)
             shorten_log(tables / name)
-        return real(folder)
 
-    monkeypatch.setattr(backup, "open_files", open_slowly)
-    monkeypatch.setattr(backup, "COPIES_AT_ONCE", 1)
     monkeypatch.setattr(maintenance, "KEEP_COMMITS", 1)
+    act_while_copying(monkeypatch, go_on)
     write_backup(section, tmp_path / "backup", NOW)
     restore_backup(BackendSection(data=str(tmp_path / "new")), tmp_path / "backup")
 
-    assert is_copying
+    assert open_table(tables / "bronze").version() > before["bronze"][1]
     assert rows_of(tmp_path / "new/tables") == before
+
+
+@pytest.mark.parametrize("name", [REPORT_FILE, APPLIED_FILE])
+def test_reports_of_the_job_are_not_ahead_of_the_levels(
+    section: BackendSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A review that a restored report states as applied would never be applied."""
+    fill(section)
+    report = Path(section.data) / name
+    report.write_text("before")
+    act_while_copying(monkeypatch, lambda: report.write_text("after"))
+    manifest = write_backup(section, tmp_path / "backup", NOW)
+
+    assert report.read_text() == "after"
+    assert f"data/{name}" in manifest.files
+    assert (tmp_path / "backup/data" / name).read_text() == "before"
 
 
 def write(section: BackendSection, place: Path) -> Manifest:
