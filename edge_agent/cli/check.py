@@ -213,6 +213,7 @@ def _check_machine(
         *check_programs("node", os.environ["PATH"]),
         *check_data_folder("queue.path", queue.parent, f"{queue.name}*"),
         *(service.check(queue) if service is not None else ()),
+        *(service.check_tls(tls) if service is not None else ()),
         *check_disk(queue.parent),
         *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
     ]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 from edge_agent.cli import check as check_module
 from edge_agent.cli import cli
 from edge_agent.cli.installed_service import InstalledService
+from service_runtime.tls import TlsFiles
 
 RULE = "queue.path must be in a folder that the service may write, got"
 OTHER = 12345
@@ -93,3 +96,68 @@ def test_check_of_an_installed_node_refuses_the_path(
     assert "queue.path" not in json.dumps(json.loads(before.stdout)["problems"])
     assert RULE in json.dumps(json.loads(after.stdout)["problems"])
     assert after.exit_code == 1
+
+
+@pytest.fixture
+def etc() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def tls_problems(service: InstalledService, path: Path | str) -> list[str]:
+    files = TlsFiles(ca=__file__, certificate=str(path))
+    found = service.check_tls(files)
+    return [each.text for each in found if "tls.certificate" in each.text]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="changes owners, which needs root")
+def test_certificate_that_the_service_cannot_read_is_named(
+    service: InstalledService, etc: Path
+) -> None:
+    """Root can read it, so the check passed and the service failed for ever."""
+    folder, other = made(etc / "tls"), InstalledService(OTHER, etc, service.drop_ins)
+    member = InstalledService(OTHER, etc, service.drop_ins, (OTHER,))
+    file = folder / "n1.pem"
+    file.touch(0o640)
+    folder.chmod(0o700)
+    (hidden,) = tls_problems(other, file)
+    folder.chmod(0o755)
+    (secret,) = tls_problems(member, file)
+    os.chown(file, 0, OTHER)
+
+    assert "tls.certificate must be readable by the service" in hidden
+    assert f"{folder} forbids it" in hidden
+    assert f"{file} forbids it" in secret
+    assert tls_problems(member, file) == []
+    assert tls_problems(other, file) == [secret]
+
+
+def test_credential_needs_a_drop_in(service: InstalledService) -> None:
+    """Systemd makes the file at the start of the unit."""
+    path = "/run/credentials/edge-agent.service/cert.pem"
+    (found,) = tls_problems(service, path)
+    (service.drop_ins / "keys.conf").write_text(
+        "[Service]\nLoadCredential=cert.pem:/etc/yamamori/tls/cert.pem\n"
+    )
+
+    assert "LoadCredential=cert.pem:" in found
+    assert tls_problems(service, path) == []
+
+
+def test_check_of_an_installed_node_tests_its_tls_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the node leaves the office."""
+    folder = made(tmp_path / "tls")
+    folder.chmod(0o700)
+    config = tmp_path / "node.toml"
+    tls = f'[tls]\ncertificate = "{folder}/n1.pem"\n'
+    config.write_text(f'{NODE}{tls}[queue]\npath = "{tmp_path}/q.db"\n', "utf-8")
+    service = InstalledService(OTHER, tmp_path, tmp_path)
+    monkeypatch.setattr(check_module, "find_service", lambda _config: service)
+    command = ["check", "--config", str(config), "--no-sensors", "--json"]
+    done = CliRunner().invoke(cli, command)
+
+    assert "tls.certificate must be readable by the service" in done.stdout

@@ -98,6 +98,20 @@ def test_enabled_units_are_ours_or_of_a_package(role: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "unit",
+    ["gateway-daemon", "gateway-manager", "yamamori-renew@"],
+)
+def test_gateways_daemons_may_read_the_certificates_of_its_card(unit: str) -> None:
+    """The card's certificates are in the broker's folder."""
+    folder = IMAGE / "roles/gateway/etc"
+    rights = (folder / "tmpfiles.d/yamamori-gateway.conf").read_text()
+    texts = (folder / f"systemd/system/{unit}.service.d").glob("*.conf")
+
+    assert rights == "d /etc/yamamori/mosquitto 0750 root mosquitto -\n"
+    assert "SupplementaryGroups=mosquitto" in "".join(t.read_text() for t in texts)
+
+
+@pytest.mark.parametrize(
     ("role", "settings"), [("node", {"node"}), ("gateway", {"gateway", "manager"})]
 )
 def test_card_renews_its_certificates(role: str, settings: set[str]) -> None:

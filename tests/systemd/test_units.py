@@ -265,3 +265,11 @@ def test_broker_reloads_its_rights_and_its_certificate(folder: str) -> None:
     watched = re.findall(rf"^PathChanged={folder}/(.*)$", text, re.MULTILINE)
 
     assert set(watched) == {"acl", "broker.pem", "broker.key"}
+
+
+def test_signer_may_read_its_settings() -> None:
+    """`/etc/yamamori` is for the group of the other daemons alone."""
+    folder = (SYSTEMD / "tmpfiles.d/yamamori.conf").read_text()
+    assert re.search(r"^d /etc/yamamori +2750 root +yamamori ", folder, re.MULTILINE)
+    signer = section(SYSTEMD / "gateway-signer.service", "Service")
+    assert "yamamori" in signer["SupplementaryGroups"].split()
