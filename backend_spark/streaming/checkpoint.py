@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 APP_ID_FILE: Final = "app_id"
 FIRST_BATCH_FILE: Final = "first_batch"
+START_FILE: Final = "start_offset"
 _DISCARDED: Final = ".discarded"
 METADATA_FILE: Final = "metadata"
 _LINES: Final = {"offsets": 3, "commits": 2}
@@ -46,7 +47,8 @@ class QueryStart:
 
     Attributes:
         first_batch: Number in the tables of the batch that Spark counts as 0.
-        offset: Offset of the log at which a new checkpoint starts.
+        offset: Offset of the log at which that batch starts. Spark stores only where
+            it ends, and asks again if the batch is not finished.
         is_new: Whether Spark has not planned a batch in this checkpoint.
     """
 
@@ -88,9 +90,9 @@ def check_checkpoint(
     streams = bounds.keys() | planned.keys()
     offset = read_transactions(table, streams)
     if plans:
-        first_batch = _read_first_batch(checkpoint)
-        if _agrees(checkpoint, int(plans[0].name), last - first_batch):
-            return QueryStart(first_batch, {}, is_new=False)
+        known = _read_start(checkpoint)
+        if _agrees(checkpoint, int(plans[0].name), last - known.first_batch):
+            return known
         if last >= 0 and not offset:
             log.error(
                 "tables and checkpoint are of different times, and the tables are of a "
@@ -98,18 +100,24 @@ def check_checkpoint(
                 "from %s; restore tables and checkpoints of one backup",
                 bronze.parent,
             )
-            return QueryStart(first_batch, {}, is_new=False)
+            return known
         _report_gap(planned, offset, bounds)
         _discard(checkpoint, last)
     if table.count() and not offset:
         log.warning("no checkpoint and no offset: all segments are read again")
     write_atomic(checkpoint / FIRST_BATCH_FILE, str(last + 1).encode())
+    write_atomic(checkpoint / START_FILE, json.dumps(offset).encode())
     return QueryStart(last + 1, offset, is_new=True)
 
 
-def _read_first_batch(checkpoint: Path) -> int:
-    path = checkpoint / FIRST_BATCH_FILE
-    return int(path.read_text(encoding="ascii")) if path.exists() else 0
+def _read_start(checkpoint: Path) -> QueryStart:
+    """Where a checkpoint with a plan began; earlier versions stored less."""
+    first_batch, start = checkpoint / FIRST_BATCH_FILE, checkpoint / START_FILE
+    return QueryStart(
+        int(first_batch.read_text(encoding="ascii")) if first_batch.exists() else 0,
+        json.loads(start.read_text(encoding="utf-8")) if start.exists() else {},
+        is_new=False,
+    )
 
 
 def _agrees(checkpoint: Path, planned: int, in_bronze: int) -> bool:

@@ -344,6 +344,39 @@ def test_tables_and_checkpoint_of_different_times(
     assert numbers == set(range(len(numbers)))
 
 
+@pytest.mark.parametrize("table", ["bronze", "silver"])
+def test_first_batch_of_a_new_checkpoint_dies(
+    spark: SparkSession,
+    make_data: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+) -> None:
+    """Its next run begins where the checkpoint did: each message is there once."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
+    run_once(spark, data.settings)
+    restore(data.folder / "checkpoints")
+    write(data.folder / "log", "0b", [[message(s)] for s in range(3, 6)])
+
+    def die_before(path: Path, *more: object) -> None:
+        if path.name == table:
+            raise PowerCutError
+        delta_writer.append_files(path, *more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("backend_spark.streaming.pipeline.append_files", die_before)
+        with pytest.raises(StreamingQueryException, match="PowerCutError"):
+            run_once(spark, data.settings)
+    write(data.folder / "log", "0c", [[message(6)]])
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+
+    once = {("node-0", s): 1 for s in range(7)}
+    assert ids(tables.bronze()) == ids(tables.messages()) == once
+    assert tables.silver().num_rows == 4 * len(once)
+    assert tables.levels().num_rows == len(once)
+
+
 @pytest.mark.long
 def test_checkpoint_is_deleted_while_a_batch_is_half_written(
     spark: SparkSession, make_data: Callable[[], Any]
