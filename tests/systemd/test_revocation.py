@@ -33,7 +33,7 @@ def served_certificate(machine: Machine) -> str:
     return shown.partition("-----BEGIN")[2].partition("-----END")[0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def host(machine: Machine) -> Machine:
     """A certificate authority and its broker; two nodes hold a connection each."""
     machine.run(*CA, "init", "Otoyo")
