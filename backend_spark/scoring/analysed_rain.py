@@ -17,6 +17,7 @@ from backend_spark.scoring.quality import find_rain_records, with_new_flags
 from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
 from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science.analysed_rain import (
+    LEAST_MM,
     AnalysedRain,
     AnalysedState,
     check_beside_analysis,
@@ -196,9 +197,11 @@ def _suspects(
         if verdict.flag is Flag.SUSPECT:
             yield end_s - HOUR_S, end_s, verdict
         elif end_s % HOUR_S == 0:
-            verdict = _check_day(depths, hours, end_s)
-            if verdict.flag is Flag.SUSPECT:
-                yield end_s - HOUR_S, end_s, verdict
+            suspect = end_s - HOUR_S, end_s, _check_day(depths, hours, end_s)
+            # A dry hour on which both agree is known, whatever the day lacks.
+            has_part = low_mm > own_mm + LEAST_MM
+            if suspect[2].flag is Flag.SUSPECT and (has_part or _is_excess(suspect)):
+                yield suspect
 
 
 def _check_day(

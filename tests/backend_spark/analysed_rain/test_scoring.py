@@ -1,9 +1,11 @@
 """Levels and quality flags of a cell with JMA's analyses beside its gauge."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
+import cell_days
 import numpy as np
 import pytest
 from jma_grib import AT, index_file, rain_file
@@ -17,6 +19,7 @@ from backend_spark.analysed_rain.table import (
     TableAnalyses,
 )
 from backend_spark.config import KeepSection
+from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
@@ -307,3 +310,32 @@ def test_flags_do_not_depend_on_the_order_of_passes(stormy: TableAnalyses) -> No
     suspects = {at_s for at_s, flag in once.items() if flag == Flag.SUSPECT}
     assert suspects
     assert {o.at_s for o in kept if o.flag == Flag.SUSPECT} == suspects
+
+
+class LateAnalyses(TableAnalyses):
+    """Analyses that each become known a quarter of an hour after their time."""
+
+    def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
+        """Those that were known a quarter of an hour before."""
+        return super().hours(from_s, to_s, known_s - 900)
+
+
+def test_dry_hours_after_a_storm_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each late analysis would change a published level from judged to held."""
+    monkeypatch.setitem(globals(), "HOURS", 42)
+    cell = load(tmp_path, storm)
+    late = LateAnalyses(cell.tables, cell.version, cell.meshes, cell.max_age_s)
+    monkeypatch.setattr(cell_days, "RULES", CellRules(CRITERIA, analyses=late))
+    store, states = cell_days.Store(), []
+    for o in gauge(lambda hour: 0.3 * storm(hour), 42):
+        store.add([o])
+        newest = max(key for key in store.gold if not isinstance(key, tuple))
+        states.append(store.gold[newest]["state"])
+
+    after = states[16 * 6 :]
+    assert list(pairwise(after)).count(("held", "judged")) == 1
+    assert after[-1] == "judged"
+    suspects = [o for o in store.silver.values() if o.flag == Flag.SUSPECT]
+    assert {(o.at_s - AT_S - 1) // 3600 for o in suspects} == {11, 12, 13, 14, 15}
