@@ -37,6 +37,9 @@ MAX_HELD_FRAMES = 200
 IDLE_TIMEOUT_S = 300.0
 """A connection without traffic for this long is closed."""
 
+UP_WITHIN_S = 15.0
+"""Time in which a new connection comes up, before it makes room for another."""
+
 MAX_LINKS = 256
 """Connections, each with two threads, of which the unit allows 1,024. In an overlay of
 1,000 gateways, pings and probes use some hundreds within the idle timeout."""
@@ -81,6 +84,7 @@ class _BrokerLink(BaseConnectionHandler):
         self.is_kept = is_kept
         self.used_s = now_s
         self.connection: Connection | None = None
+        self._opened_s = now_s
         self._transport = transport
         self._held: deque[Publication] = deque(maxlen=MAX_HELD_FRAMES)
 
@@ -88,6 +92,10 @@ class _BrokerLink(BaseConnectionHandler):
     def is_up(self) -> bool:
         """Whether the broker has accepted the connection."""
         return self.connection is not None and self.connection.is_up
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether the connection should be up, and is not."""
+        return not self.is_up and now_s - self._opened_s >= UP_WITHIN_S
 
     def send(self, publication: Publication, now_s: float) -> None:
         """Send now, or when the connection is up."""
@@ -171,16 +179,18 @@ class MqttTransport:
             way.send(publication, now_s)
 
     def close_idle(self, now_s: float) -> None:
-        """Close an idle connection, or one that is not up to make room for another.
+        """Close an idle connection, or one to make room for another.
 
-        One at a time, because its end may take seconds.
+        That is one that does not come up, or else the one not used for longest. One at
+        a time, because its end may take seconds.
         """
         links = {each: way for each, way in self._links.items() if not way.is_kept}
         is_full = len(self._links) >= MAX_LINKS
         if not links:
             return
         _, used_s, broker = min(
-            (is_full and way.is_up, way.used_s, each) for each, way in links.items()
+            (is_full and not way.is_overdue(now_s), way.used_s, each)
+            for each, way in links.items()
         )
         if is_full or now_s - used_s > IDLE_TIMEOUT_S:
             self._close(self._links.pop(broker))

@@ -23,7 +23,7 @@ from gateway_daemon.overlay.gateway_node import (
 )
 from gateway_daemon.overlay.keys import GatewayName, OverlayKey
 from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
-from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, MqttTransport
+from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, UP_WITHIN_S, MqttTransport
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
 from gateway_daemon.overlay.timeouts import ReplyTimeouts
@@ -229,6 +229,27 @@ def test_invented_senders_open_a_bounded_number_of_connections(
     assert len(links) == MAX_LINKS
     assert [n for n, each in enumerate(links, 1) if each.stop.called] == [closed]
     assert len(opened) == MAX_LINKS + 2
+
+
+@pytest.mark.parametrize("after_s", [1.0, UP_WITHIN_S])
+def test_new_connection_has_time_to_come_up(
+    after_s: float,
+) -> None:
+    """At the limit, too, a gateway that was not needed before can be reached."""
+    opened: list[Mock] = []
+
+    def connect(endpoint: Endpoint, *_: object) -> Mock:
+        opened.append(Mock(is_up=endpoint.host != "new"))
+        return opened[-1]
+
+    transport = MqttTransport("g0", Endpoint("own", 1), connect, Mock())
+    for number in range(1, MAX_LINKS):
+        transport.send(BrokerInfo("h", number), "g1", b"", float(number))
+    transport.send(BrokerInfo("new", 1), "g2", b"", 300.0)
+    transport.close_idle(300.0 + after_s)
+
+    closed = 1 if after_s < UP_WITHIN_S else MAX_LINKS
+    assert [n for n, each in enumerate(opened) if each.stop.called] == [closed]
 
 
 def test_retained_frame_is_ignored(broker: Broker) -> None:
