@@ -192,6 +192,8 @@ class Scorer:
         """The scores of a cell; none if it cannot be scored, and its rows stay."""
         try:
             return self._cell(cell, rows, nearby)
+        except pa.ArrowException:
+            raise  # of a table that every cell needs
         except CELL_ERRORS:
             log.exception("cell %s cannot be scored; its rows stay as they are", cell)
             return CellScores([], [], [])
@@ -295,6 +297,8 @@ class HotScorer:
         state, touched_s = decode_hot(self.bodies[cell]), self.touched_us[cell] / _MICRO
         try:
             return score_from_hot(readings, self.rules[cell], touched_s, state, nearby)
+        except pa.ArrowException:
+            raise  # of a table that every cell needs
         except CELL_ERRORS:
             log.exception("cell %s cannot be scored from its hot state", cell)
             return None

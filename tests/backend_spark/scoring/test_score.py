@@ -240,19 +240,38 @@ def test_cell_that_cannot_be_scored_stops_no_other() -> None:
     assert found.hot["a"] is None
 
 
-def test_cell_that_fails_from_its_hot_state_is_scored_from_a_saved_one() -> None:
-    """Other cells are scored from theirs."""
+def score_two_hot(rules: dict[str, CellRules], found: ScoreCollector) -> list[str]:
+    """Score two cells from hot states; returns those that it leaves."""
     hot = score_two(dict.fromkeys("ab", GOOD_RULES)).hot
     bodies = {cell: body or b"" for cell, body in hot.items()}
     heads = {cell: decode_head(body) for cell, body in bodies.items()}
-    new, found = wire(40, is_cut=False), ScoreCollector()
+    new = wire(40, is_cut=False)
     touched_us = dict.fromkeys("ab", round(new.at_s * 1e6))
-    rules = {"a": FAILING_RULES, "b": GOOD_RULES}
     scorer = HotScorer(rules, touched_us, bodies, heads, {})
-    rest = scorer.collect(history({cell: [new] for cell in "ab"}), found)
+    return scorer.collect(history({cell: [new] for cell in "ab"}), found)
+
+
+def test_cell_that_fails_from_its_hot_state_is_scored_from_a_saved_one() -> None:
+    """Other cells are scored from theirs."""
+    found = ScoreCollector()
+    rest = score_two_hot({"a": FAILING_RULES, "b": GOOD_RULES}, found)
 
     assert rest == ["a"]
     assert cells_of(found) == {"b"}
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid, pa.ArrowKeyError])
+def test_damaged_table_fails_the_pass(error: type[Exception]) -> None:
+    """It is read for every cell, and the pass would end without a level."""
+
+    def read(_end_s: int) -> SubstituteRain | None:
+        raise error("corrupt page")
+
+    rules = dict.fromkeys("ab", CellRules(CRITERIA, substitutes=[read]))
+    with pytest.raises(error):
+        score_two(rules)
+    with pytest.raises(error):
+        score_two_hot(rules, ScoreCollector())
 
 
 depths = st.lists(st.floats(0, 50), min_size=1, max_size=40)
