@@ -174,14 +174,15 @@ class SegmentError(BackendError, OSError):
     def __init__(self, path: Path | str, reason: str) -> None:
         self.path = path
         remedy = (
-            "Copy it from a backup into the log under another name, such as "
+            "copy it from a backup into the log under another name, such as "
             "restored.1-0000000000.arrow"
             if isinstance(path, Path)
-            else "Check the disks of the brokers"
+            else "check the disks of the brokers"
         )
+        # A segment that was scored before it was damaged would be scored twice.
         super().__init__(
-            f"segment {path} cannot be read: {reason}; its messages are missing from "
-            f"the tables. {remedy}"
+            f"segment {path} cannot be read: {reason}. If it is named in the table "
+            f"rejected, its messages are missing from the tables: {remedy}"
         )
 
 

@@ -117,7 +117,7 @@ class IngestMetrics:
             ),
             gauge(
                 "yamamori_log_unreadable_segments",
-                "Damaged segments in the log; their messages are in no table.",
+                "Damaged segments in the log; `rejected` has those not scored before.",
                 sum(unreadable),
             ),
             gauge(

@@ -113,11 +113,16 @@ def test_existing_segment_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_damaged_segment_is_reported_by_name(tmp_path: Path) -> None:
-    """The error names the file and the remedy."""
+    """The error names the file and the remedy, and when not to apply it."""
     path = SegmentWriter(tmp_path, "a.01").append([row(0)])
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
+    remedy = r"a\.01-0000000000\.arrow.*named in the table rejected.*restore"
+    with pytest.raises(SegmentError, match=remedy):
         list(read_segments(tmp_path))
+
+    # The runbook searches for this begin.
+    (reason,) = read_intact_segment(path)["reason"].to_pylist()
+    assert reason.startswith(f"segment {path} cannot be read")
 
 
 def test_bad_sector_costs_the_segment(
