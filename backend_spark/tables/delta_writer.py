@@ -46,6 +46,7 @@ from backend_spark.tables.schemas import (
 from backend_spark.tables.statistics import merge_statistics, statistics_of
 from backend_spark.tables.store import (
     Folder,
+    file_names,
     is_table,
     open_files,
     open_table,
@@ -80,6 +81,10 @@ STORE_PROPERTIES: Final = {
 _MICRO: Final = 1_000_000
 _JOB: Final = "job"
 """App id of the transaction with the number of the job that writes a table."""
+
+REWRITE: Final = CommitProperties(app_transactions=[Transaction("rewrite", 0)])
+"""Properties of a commit that puts the rows of files into others. Of two at the same
+moment delta-rs refuses one; it would let both remove the same file."""
 
 
 @dataclass(frozen=True)
@@ -323,6 +328,9 @@ def commit_files(
         removed: Names of files to remove.
         read: The version that the files follow from: delta-rs raises if another process
             has committed one of the transactions since. By default the newest.
+
+    Raises:
+        SupersededError: Another job has removed one of the files since.
     """
     changes: list[AddAction | RemoveAction] = [part.add_action() for part in files]
     now_ms = max((part.modified_ms for part in files), default=0)
@@ -336,9 +344,18 @@ def commit_actions(
     properties: CommitProperties | None = None,
     read: DeltaTable | None = None,
 ) -> None:
-    """Add and remove files in one commit; see `commit_files`."""
+    """Add and remove files in one commit; see `commit_files`.
+
+    Raises:
+        SupersededError: Another job has removed one of the files since.
+    """
+    removed = {each.path for each in actions if isinstance(each, RemoveAction)}
     with commit_lock(path):
-        _commit(read or open_table(path), path, actions, properties)
+        table = read or open_table(path)
+        # delta-rs would remove it again, and add its rows a second time.
+        if removed and not removed <= {*file_names(table)}:
+            raise SupersededError(path)
+        _commit(table, path, actions, properties)
 
 
 def _commit(
@@ -445,6 +462,9 @@ def update_flags(path: Folder, flags: pa.Table) -> None:
     Args:
         path: Folder of silver.
         flags: schemas.FLAGS, one row per reading of the table's newest version.
+
+    Raises:
+        SupersededError: Another job has rewritten one of the files since.
     """
     if not flags.num_rows:
         return
@@ -453,7 +473,7 @@ def update_flags(path: Folder, flags: pa.Table) -> None:
         file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
         groups = _with_new_flags(path, file, file_flags)
         parts.append(write_row_groups(path, groups, SILVER))
-    commit_files(path, parts, removed=files)
+    commit_files(path, parts, REWRITE, removed=files)
 
 
 def _with_new_flags(path: Folder, file: str, flags: pa.Table) -> Iterator[pa.Table]:

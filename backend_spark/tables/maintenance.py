@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from backend_spark.config import KeepSection
 from backend_spark.tables.delta_writer import (
+    REWRITE,
     commit_actions,
     commit_lock,
     delete_rows,
@@ -102,6 +103,9 @@ def compact(path: Folder, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
 
     Readers see the same rows. delta-rs would keep the order of the files, so that every
     row group would contain every cell.
+
+    Raises:
+        SupersededError: Another job has rewritten one of the files since.
     """
     table, schema = open_table(path), TABLES[path.name]
     if not {field.name for field in table.schema().fields} <= {*schema.names}:
@@ -121,7 +125,7 @@ def compact(path: Folder, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
                 for file in files
             ),
         ]
-        commit_actions(path, changes)
+        commit_actions(path, changes, REWRITE)
 
 
 def shorten_log(path: Folder) -> None:

@@ -1,12 +1,18 @@
 """Maintenance of tables: sorted compacted files, and a bounded Delta log."""
 
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
+from backend_spark.errors import SupersededError
 from backend_spark.tables import delta_writer, maintenance
 from backend_spark.tables.delta_writer import (
     TABLE_PROPERTIES,
@@ -14,10 +20,12 @@ from backend_spark.tables.delta_writer import (
     append_files,
     create_tables,
     merge_rows,
+    update_flags,
     write_file,
 )
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS, SILVER
+from backend_spark.tables.schemas import FLAGS, LEVELS, SILVER
+from backend_spark.tables.store import file_names, open_table
 
 CELLS = ("a", "b", "c", "d")
 
@@ -84,6 +92,53 @@ def test_compaction_reads_files_written_by_merges(tmp_path: Path) -> None:
 
     assert len(DeltaTable(str(path)).file_uris()) == 1
     assert after.sort_by("at").to_pylist() == before.sort_by("at").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [
+        (maintenance, "write_file", SupersededError),
+        (delta_writer, "file_names", CommitFailedError),
+    ],
+)
+def test_job_that_was_suspended_in_a_compaction_doubles_no_row(
+    silver: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    error: type[Exception],
+) -> None:
+    """Before or within its commit: another job has taken over and compacts first."""
+    for batch_id in range(2):
+        append(silver, batch_id)
+    call: Callable[..., object] = getattr(module, name)
+
+    def call_late(*args: object) -> object:
+        result = call(*args)
+        monkeypatch.setattr(module, name, call)
+        # The locks of a process do not hold for another one.
+        monkeypatch.setattr(delta_writer, "_COMMIT_LOCKS", defaultdict(Lock))
+        maintenance.compact(silver)
+        return result
+
+    monkeypatch.setattr(module, name, call_late)
+    with pytest.raises(error):
+        maintenance.compact(silver)
+
+    assert DeltaTables(silver.parent).silver().num_rows == 2 * len(CELLS)
+
+
+def test_flags_of_files_that_another_job_compacted_are_refused(silver: Path) -> None:
+    """Else the rows would be in the compacted file and in the one with the flags."""
+    for batch_id in range(2):
+        append(silver, batch_id)
+    file = file_names(open_table(silver))[0]
+    flag = {"file": file, "row": 0, "flag": 4, "flag_why": "spike"}
+    maintenance.compact(silver)
+    with pytest.raises(SupersededError, match="claimed by another job"):
+        update_flags(silver, pa.Table.from_pylist([flag], FLAGS))
+
+    assert DeltaTables(silver.parent).silver().num_rows == 2 * len(CELLS)
 
 
 def test_log_keeps_the_newest_commits_and_all_rows(
