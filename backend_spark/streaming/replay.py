@@ -82,17 +82,21 @@ def rebuild(
 
     Levels are recomputed from the earliest of these readings to the end of the data,
     because soil water depends on the past; a changed level is a revision. If there are
-    no levels, each slice is scored in turn.
+    no levels, each slice is scored in turn. What is older than bronze stays.
 
     Returns:
         Number of slices.
     """
     _write_marker(pipeline.tables, span)
     is_anew = not DeltaTables(pipeline.tables).dataset("levels").count_rows()
-    if span.is_unbounded or is_anew:
-        delete_rows(pipeline.tables / "memories", None)
-    for name in RECEIVED:
-        delete_rows(pipeline.tables / name, span.predicate())
+    received = _received(pipeline.tables)
+    if len(received):
+        if span.is_unbounded or is_anew:
+            delete_rows(pipeline.tables / "memories", None)
+        oldest_us = pc.min(received).as_py()
+        rebuilt = replace(span, from_us=max(oldest_us, span.from_us or oldest_us))
+        for name in RECEIVED:
+            delete_rows(pipeline.tables / name, rebuilt.predicate())
     # With a new app id, the tables skip none of the batches.
     again = replace(
         pipeline, app_id=f"replay {uuid.uuid4()}", pending=UnscoredChanges()
@@ -114,11 +118,14 @@ def rebuild(
     return count
 
 
+def _received(tables: Folder) -> pa.ChunkedArray:
+    """Times of receipt of the rows of bronze, in Unix microseconds."""
+    return DeltaTables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
+
+
 def _slices(tables: Folder, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
     """First and last time of receipt of each slice that has rows, clipped to `span`."""
-    received = (
-        DeltaTables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
-    )
+    received = _received(tables)
     if span.from_us is not None:
         received = received.filter(pc.greater_equal(received, span.from_us))
     if span.to_us is not None:

@@ -20,7 +20,7 @@ from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.replay import ReceiptInterval, read_unfinished_replay
 from backend_spark.tables import delta_writer
 from backend_spark.tables.current import read_current
-from backend_spark.tables.delta_writer import delete_rows
+from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 from spatial_mqtt.cells import Cell
@@ -187,3 +187,20 @@ def test_job_is_rejected_after_an_interrupted_replay(
     assert read_unfinished_replay(tables) is None
     assert snapshot(scored.folder) == wanted
     assert read_current(tables).is_stored
+
+
+@pytest.mark.parametrize("from_us", [None, T0 * 1_000_000])
+def test_replay_keeps_what_bronze_no_longer_has(
+    spark: SparkSession, scored: Data, from_us: int | None
+) -> None:
+    """Older rows cannot be rebuilt; levels after them have their history still."""
+    tables, wanted = scored.folder / "tables", snapshot(scored.folder)
+    gone = f"received_at < {time_literal((T0 + 2 * DAY_S) * 1_000_000)}"
+    assert delete_rows(tables / "bronze", gone)
+    replay.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval(from_us))
+    kept = snapshot(scored.folder)
+    delete_rows(tables / "bronze", None)
+    replay.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval())
+
+    assert kept == wanted
+    assert snapshot(scored.folder) == wanted
