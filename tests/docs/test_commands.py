@@ -97,10 +97,8 @@ BACKEND = file_of("docs/how-to/backend.md", 0, "backend.toml")
 
 # A Manager's broker beside the authority, with the issued certificates.
 CERTIFIED = """
-mkdir /etc/yamamori/tls
-cp /var/lib/yamamori-ca/ca.pem /etc/yamamori/tls/
-cp /var/lib/yamamori-ca/issued/{signer,kochi-0001}.* /etc/yamamori/tls/
-cp bootfs/kochi-0001.key /etc/yamamori/tls/
+cp /var/lib/yamamori-ca/ca.pem /var/lib/yamamori-ca/issued/{signer,kochi-0001}.* .
+cp bootfs/kochi-0001.key .
 ca broker-config manager north --out broker --port 8883 --daemons-port 8884
 printf 'user %s\\ninclude_dir %s\\n' "$(id -un)" "$PWD/broker" > broker.conf
 mosquitto -c broker.conf &
@@ -218,7 +216,8 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         },
         {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'}
         | {"/media/safe/root.key": "/var/lib/yamamori-ca/root.key"}
-        | {"/media/BOOTFS/yamamori": "bootfs"},
+        | {"/media/BOOTFS/yamamori": "bootfs", "-g yamamori": '-g "$(id -gn)"'}
+        | {"-o yamamori-ca": '-o "$(id -un)"'},
     ),
     "docs/how-to/commissioning.md": Page(
         {0: OFFICE + NODE},

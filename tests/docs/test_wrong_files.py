@@ -50,6 +50,8 @@ COMMANDS = {
     "edge_agent provision fleet": "provision FILE --out DIR/out",
     "backend_spark console-account add accounts_file":
         "console-account add FILE n --password p",
+    "backend_spark console-account lock accounts_file":
+        "console-account lock FILE n",
     "backend_spark console-account remove accounts_file":
         "console-account remove FILE n",
     "backend_spark console-account token accounts_file":

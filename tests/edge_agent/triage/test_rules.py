@@ -556,13 +556,13 @@ def test_silence_neither_counts_for_a_limit_nor_keeps_it() -> None:
     """One spurious reading of a probe that then died is no alarm after `for_s`."""
     limit = {"sensor": "stream", "above": 1.2, "for_s": 1200, "level": 3}
     rules = build_settings(TriageSection, {"limit": [limit]})
-    silence: list[list[Reading]] = [[]] * 24
+    silence: list[list[Reading]] = [[]] * 60
     triage = Triage([STREAM], rules)
     assert set(levels(triage, [*stream(1.1, 1.3), *silence])) == {1}
 
     results = run(Triage([STREAM], rules), [*stream(1.3, 1.3, 1.3), *silence])
-    # Two hours without a reading, and `hold_s`.
-    assert [each.level for each in results] == [1, 1, *[3] * 14, *[1] * 11]
+    # Six hours without a reading, and `hold_s`.
+    assert [each.level for each in results] == [1, 1, *[3] * 38, *[1] * 23]
     assert results[14].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
 
 
