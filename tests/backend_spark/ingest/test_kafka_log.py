@@ -250,7 +250,7 @@ def test_record_that_is_no_segment_costs_itself_only(kafka: KafkaCluster) -> Non
 
     assert [each["seq"] for each in rows] == [0, None, 1]
     assert "segment log.0-0000000001.arrow cannot be read" in rows[1]["reason"]
-    assert "Check the disks of the brokers" in rows[1]["reason"]
+    assert "check the disks of the brokers" in rows[1]["reason"]
 
 
 def test_files_that_were_not_read_are_not_left_behind(tmp_path: Path) -> None:
