@@ -52,6 +52,17 @@ def write_beside(path: Path, data: bytes, mode: int | None = None) -> None:
         os.fsync(handle)
 
 
+def write_beside_if_new(path: Path, data: bytes) -> bool:
+    """As `write_beside`, unless the file has this content; whether it was written.
+
+    A content that stays is not written anew, which a full disk would prevent.
+    """
+    if path.exists() and path.read_bytes() == data:
+        return False
+    write_beside(path, data)
+    return True
+
+
 def put_in_place(path: Path) -> None:
     """Replace a file by what `write_beside` has written."""
     _beside(path).replace(path)

@@ -29,6 +29,7 @@ OpenNotice = Callable[[str, bytes], bytes]
 """Returns the JSON of a notice by topic and payload, or raises `NoticeError`."""
 
 MAX_TIME_S = 4_102_444_800.0  # the year 2100: milliseconds are refused
+MAX_END_S = 1e11  # of a notice that is meant to have no end; milliseconds are more
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +94,8 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
-        # A notice may be meant to have no end, but is not in milliseconds.
-        times = (("at_s", MAX_TIME_S), ("known_until_s", MAX_TIME_S), ("until_s", 1e11))
-        for name, latest_s in times:
+        latest = {"at_s": MAX_TIME_S, "known_until_s": MAX_TIME_S, "until_s": MAX_END_S}
+        for name, latest_s in latest.items():
             if not 0 <= getattr(self, name) <= latest_s:
                 rule = f"{name} must be Unix seconds"
                 raise ValueError(f"{rule}, got {getattr(self, name):g}")

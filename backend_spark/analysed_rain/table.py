@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ from backend_spark.tables.maintenance import (
     delete_old_rows,
     maintain_tables,
 )
-from backend_spark.tables.read_files import ReadFiles, mark_of
+from backend_spark.tables.read_files import ReadFiles
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_table
@@ -141,17 +141,13 @@ class AnalysisImporter:
     def _load_or_refuse(
         self, path: Path, product: Product, known: ReadFiles
     ) -> ImportedAnalysis | AnalysisFileError:
-        mark = mark_of(path)
-        if known.has(path, mark):
-            return ImportedAnalysis(path, 0, 0)
+        nothing = ImportedAnalysis(path, 0, 0)
         try:
-            result = self._load(path, product)
+            return known.load_new(path, partial(self._load, product), nothing)
         except AnalysisFileError as error:
             return error
-        known.add(path, mark)
-        return result
 
-    def _load(self, path: Path, product: Product) -> ImportedAnalysis:
+    def _load(self, product: Product, path: Path) -> ImportedAnalysis:
         data = _read(path)
         at_s = time_of(data, product)
         if at_s is not None and (

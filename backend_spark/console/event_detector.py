@@ -82,7 +82,6 @@ class EventDetector:
     _rows: dict[int, bytes] = field(default_factory=dict)
     _known: dict[str, float] = field(default_factory=dict)
     _unwritten: list[Sign] = field(default_factory=list)
-    _followed: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open the feed of the messages."""
@@ -100,19 +99,13 @@ class EventDetector:
         is_new = version != self._version
         if is_new:
             self._unwritten += self._level_signs()
-        now_s, followed = self.live_state.clock(), self._followed
-        self._followed = {}  # what is not written is found again
+        now_s = self.live_state.clock()
         with self.events.batch():
             for sign in sorted(self._unwritten, key=lambda sign: sign.at_s):
                 self._follow(self.events.in_force(sign.slope), sign.at_s, now_s)
                 self.events.add(sign, now_s)
             if is_new:
-                in_force = self.events.in_force()
-                numbers = {event.number for event in in_force}
-                self._followed |= {n: followed[n] for n in numbers & followed.keys()}
-                self._follow(in_force, self.live_state.now_s(), now_s)
-        if not is_new:
-            self._followed = followed
+                self._follow(self.events.in_force(), self.live_state.now_s(), now_s)
         self._version = version
         self._unwritten.clear()
         return self.events.summary().revision
@@ -181,10 +174,10 @@ class EventDetector:
         if self._steps is None or event.cell is None:
             return None
         levels = self._steps.levels_of(event.cell)
-        state = (levels, event.known, event.state, int(until_s) // STEP_S)
-        if self._followed.get(event.number) == state:
+        searched = (levels, event.known, event.state, int(until_s) // STEP_S)
+        if event.searched == searched:
             return None
-        self._followed[event.number] = state
+        event.searched = searched
         event.newest = self._steps.newest(event.cell)
         return self._steps.find_rise(event, until_s)
 
@@ -331,14 +324,14 @@ def message_sign(row: dict[str, Any]) -> Sign:
         key=_message_key(row),
         reasons=tuple(map(render_english, reasons)),
         reason_codes=tuple(map(reason_to_json, reasons)),
-        measured_s=_measured_s(row, at_s) or 0,
+        measured_s=_measured_s(row, at_s),
     )
 
 
-def _measured_s(row: dict[str, Any], received_s: int) -> int | None:
-    """Unix time of a measurement that came late; None for any other."""
+def _measured_s(row: dict[str, Any], received_s: int) -> int:
+    """Unix time of a measurement that came late; 0 for any other."""
     if row["synchronised"] and row["at"] is not None:
         measured_s = round(row["at"].timestamp())
     else:  # the clock of the node was not set
         measured_s = received_s - (row["age_s"] or 0)
-    return measured_s if 0 < measured_s < received_s - LATE_S else None
+    return measured_s if 0 < measured_s < received_s - LATE_S else 0

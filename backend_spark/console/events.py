@@ -107,6 +107,8 @@ class Event:
             entry that called them, or of what they saw when they decided.
         measured_s: Unix time of the measurement, where that entry came late; else 0.
         newest: Newest level of the cell with the time of its step; in memory only.
+        searched: What was searched last for a rise; in memory only, and not kept when
+            nothing could be written.
         entries: Numbers of its journal entries.
         asked: Number of the newest entry that whoever decides must know: it opened,
             rose or reopened, or another person decided.
@@ -133,6 +135,7 @@ class Event:
     known: tuple[int, int] = (0, 0)
     measured_s: int = 0
     newest: tuple[int, int] | None = None
+    searched: tuple[object, ...] = ()
     entries: list[int] = field(default_factory=list)
     asked: int = 0
     calls: set[int] = field(default_factory=set)

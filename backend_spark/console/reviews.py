@@ -20,7 +20,7 @@ from backend_spark.console.review_preview import ReviewPreview
 from backend_spark.scoring.applied_reviews import ReviewReport
 from backend_spark.scoring.reviews import ReadingReview, ReviewVerdict
 from service_runtime.decoding import convert
-from service_runtime.files import put_in_place, write_beside
+from service_runtime.files import put_in_place, write_beside_if_new
 
 DECIDED: Final = "review"
 REVERTED: Final = "review_end"
@@ -204,12 +204,7 @@ class ReviewBook:
         wanted = counting(reviews)
         if not wanted:
             return False  # a file that is missing is one without decisions
-        content = msgspec.json.encode(wanted)
-        # Not written anew at each start, which a full disk would prevent.
-        if self.path.exists() and self.path.read_bytes() == content:
-            return False
-        write_beside(self.path, content)
-        return True
+        return write_beside_if_new(self.path, msgspec.json.encode(wanted))
 
 
 def counting(reviews: Sequence[ReadingReview]) -> list[ReadingReview]:

@@ -26,7 +26,7 @@ from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
 from service_runtime.decoding import convert
-from service_runtime.files import put_in_place, write_beside
+from service_runtime.files import put_in_place, write_beside_if_new
 from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
 from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST
@@ -230,12 +230,7 @@ class Thresholds:
             tilt = row.tilt_deg_per_h or ("", "")
             limits = (row.advisory_mm, row.warning_mm, row.special_mm)
             out.writerow([cell, *limits, row.version, row.line_percent or "", *tilt])
-        content = text.getvalue().encode()
-        # Not written anew at each start, which a full disk would prevent.
-        if self.table.exists() and self.table.read_bytes() == content:
-            return False
-        write_beside(self.table, content)
-        return True
+        return write_beside_if_new(self.table, text.getvalue().encode())
 
 
 def _row(entry: JournalEntry) -> CriteriaRow | None:

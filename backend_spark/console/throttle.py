@@ -11,6 +11,8 @@ from typing import Final
 FREE_ATTEMPTS: Final = 5
 MAX_WAIT_S: Final = 900.0
 FORGET_S: Final = 3600.0
+SET_BACK_S: Final = 60.0
+"""A clock that is earlier by more than this was set back."""
 
 
 class TooManyAttemptsError(Exception):
@@ -58,9 +60,6 @@ class AttemptRate:
     burst: int
     interval_s: float
 
-
-SET_BACK_S: Final = 60.0
-"""A clock that is earlier by more than this was set back."""
 
 NAME_RATE: Final = AttemptRate(20, 120.0)
 """Guesses at one name, from all addresses: 720 a day."""

@@ -26,7 +26,7 @@ from backend_spark.tables.delta_writer import (
     write_file,
 )
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
-from backend_spark.tables.read_files import ReadFiles, mark_of
+from backend_spark.tables.read_files import ReadFiles
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_table
@@ -241,15 +241,10 @@ class ForecastImporter:
     def _load_or_report(
         self, path: Path, known: ReadFiles
     ) -> ImportedFile | ForecastFileError:
-        mark = mark_of(path)
-        if known.has(path, mark):
-            return ImportedFile(path, 0, 0)
         try:
-            result = self._load(path)
+            return known.load_new(path, self._load, ImportedFile(path, 0, 0))
         except ForecastFileError as error:
             return error
-        known.add(path, mark)
-        return result
 
     def _load(self, path: Path) -> ImportedFile:
         rows = read_forecast(path, self.now_s)

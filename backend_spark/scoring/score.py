@@ -479,16 +479,15 @@ def _flag(
 ) -> tuple[list[Observation], list[Observation]]:
     """All readings with their flags in time order, and those with a new flag."""
     since_s = float("-inf") if touched_s is None else touched_s
+    around = nearby.neighbours()
     known = flag_with_neighbours(
         observations,
         since_s,
-        nearby.neighbours(),
+        around,
         records,
         is_checked=records is not None,
     )
-    known = flag_beside_analysis(
-        known, rules.analyses, since_s, nearby.neighbours(), observations
-    )
+    known = flag_beside_analysis(known, rules.analyses, since_s, around, observations)
     return known, with_new_flags(known, observations)
 
 

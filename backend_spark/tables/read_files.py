@@ -4,12 +4,15 @@ A cache: without it, or beside another table or an older version, all are read a
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from backend_spark.tables.store import Folder, open_table
 from service_runtime.files import write_best_effort
+
+T = TypeVar("T")
 
 SAVE_EVERY: Final = 100
 """Files read between two savings, so that a run that is killed is not in vain."""
@@ -46,23 +49,25 @@ class ReadFiles:
         if self._unsaved:
             self._save()
 
-    def has(self, file: Path, mark: Mark | None) -> bool:
-        """Whether a file was read, and has not changed since."""
-        return mark is not None and self._marks.get(str(file.absolute())) == mark
-
-    def add(self, file: Path, mark: Mark | None) -> None:
-        """State that the rows of a file are in the table.
+    def load_new(self, file: Path, load: Callable[[Path], T], nothing: T) -> T:
+        """Load the rows of a file into the table.
 
         Args:
             file: The file.
-            mark: Its `mark_of` before it was read: it may have been replaced since.
+            load: Loads them; what it raises leaves the file unread.
+            nothing: Result if the file was read, and has not changed since.
         """
-        if mark is None:
-            return
-        self._marks[str(file.absolute())] = mark
-        self._unsaved += 1
+        name, mark = str(file.absolute()), _mark_of(file)
+        if mark is not None and self._marks.get(name) == mark:
+            return nothing
+        result = load(file)
+        # The mark of before: the file may have been replaced since.
+        if mark is not None:
+            self._marks[name] = mark
+            self._unsaved += 1
         if self._unsaved >= SAVE_EVERY:
             self._save()
+        return result
 
     def _load(self) -> dict[str, Mark]:
         table = open_table(self._table)
@@ -90,7 +95,7 @@ class ReadFiles:
         self._unsaved = 0
 
 
-def mark_of(file: Path) -> Mark | None:
+def _mark_of(file: Path) -> Mark | None:
     """Mark of a file; None if it cannot be read."""
     try:
         status = file.stat()

@@ -1,6 +1,6 @@
-"""The unit of an installed node: may it write its queue and read its TLS files?
+"""The unit of an installed node: whether it may write its queue and read its TLS files.
 
-Root asks, who may do all of it.
+Checked by root, because other users cannot see the rights of all folders.
 """
 
 import os

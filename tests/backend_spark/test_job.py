@@ -344,6 +344,15 @@ def test_tables_and_checkpoint_of_different_times(
     assert numbers == set(range(len(numbers)))
 
 
+def check_each_once(folder: Path, count: int) -> None:
+    """Check that each message is in each table once."""
+    tables = open_tables(folder)
+    once = {("node-0", s): 1 for s in range(count)}
+    assert ids(tables.bronze()) == ids(tables.messages()) == once
+    assert tables.silver().num_rows == 4 * len(once)
+    assert tables.levels().num_rows == len(once)
+
+
 @pytest.mark.parametrize("table", ["bronze", "silver"])
 def test_first_batch_of_a_new_checkpoint_dies(
     spark: SparkSession,
@@ -369,12 +378,8 @@ def test_first_batch_of_a_new_checkpoint_dies(
             run_once(spark, data.settings)
     write(data.folder / "log", "0c", [[message(6)]])
     run_once(spark, data.settings)
-    tables = open_tables(data.folder)
 
-    once = {("node-0", s): 1 for s in range(7)}
-    assert ids(tables.bronze()) == ids(tables.messages()) == once
-    assert tables.silver().num_rows == 4 * len(once)
-    assert tables.levels().num_rows == len(once)
+    check_each_once(data.folder, 7)
 
 
 @pytest.mark.long
@@ -394,12 +399,8 @@ def test_checkpoint_is_deleted_while_a_batch_is_half_written(
         shutil.copytree(earlier / name, data.folder / "tables" / name)
     restore(data.folder / "checkpoints")
     run_once(spark, data.settings)
-    tables = open_tables(data.folder)
 
-    once = {("node-0", s): 1 for s in range(6)}
-    assert ids(tables.bronze()) == ids(tables.messages()) == once
-    assert tables.silver().num_rows == 4 * len(once)
-    assert tables.levels().num_rows == len(once)
+    check_each_once(data.folder, 6)
 
 
 @pytest.mark.long
