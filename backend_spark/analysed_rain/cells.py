@@ -1,4 +1,4 @@
-"""Analyses of cells: their meshes, and levels of cells without a node."""
+"""Analyses of cells: their meshes, and the levels that follow from them alone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from backend_spark.scoring.analysed_rain import HOLD_S
 from backend_spark.scoring.holds import HELD, JUDGED
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS, UTC_TIME
+from backend_spark.tables.schemas import UTC_TIME
 from backend_spark.tables.store import Folder
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
@@ -50,6 +50,8 @@ CellTime = tuple[str, int]
 
 Value = tuple[float, int]
 """Value in mm, and Unix microseconds of its receipt."""
+
+Row = dict[str, Any]
 
 _LAT_DEG: Final = 1 / 120
 _LON_DEG: Final = 1 / 80
@@ -95,13 +97,8 @@ def criteria_cells(table: CriteriaTable) -> dict[str, tuple[int, ...]]:
     return cells
 
 
-def score_new_analyses(
-    tables: Folder,
-    table: CriteriaTable,
-    with_nodes: Collection[str],
-    imports: tuple[int, int],
-) -> pa.Table:
-    """Levels of cells with criteria and without a node, at the times of new analyses.
+class AnalysedLevels:
+    """Levels of cells by the analyses alone.
 
     Of several meshes of a cell the highest value counts. Without a soil water index for
     a time there is no row: rain alone gives no level. Without rain the level is at
@@ -109,35 +106,60 @@ def score_new_analyses(
 
     Args:
         tables: Folder of the tables.
-        table: Criteria.
-        with_nodes: Cells with a node; they are scored with their readings.
-        imports: Number of the last scored import, and of the newest.
-
-    Shape:
-        schemas.LEVELS.
+        table: Criteria; only cells that it names have a level.
+        upto: Number of the newest import that counts.
     """
-    cells = {c: m for c, m in criteria_cells(table).items() if c not in with_nodes}
-    dataset = DeltaTables(tables).dataset(TABLE)
-    number, after, upto = ds.field("batch_id"), *imports
-    is_new = (number > after) & (number <= upto)
-    new = dataset.to_table(["product", "at"], filter=is_new)
-    analyses = _CellAnalyses(dataset.filter(number <= upto), cells)
-    index = analyses.highest(Product.SOIL_WATER, _times_to_score(new), cells)
-    hourly = analyses.hours_before(index)
-    levels = [
-        _row(key, mm, hourly, table.criteria_of(key[0])) for key, mm in index.items()
-    ]
-    return pa.Table.from_pylist(sorted(levels, key=_key), schema=LEVELS)
 
+    def __init__(self, tables: Folder, table: CriteriaTable, upto: int) -> None:
+        self._table, self._upto = table, upto
+        self._dataset = DeltaTables(tables).dataset(TABLE)
 
-def _times_to_score(new: pa.Table) -> set[int]:
-    """Times of the index that new analyses change: rain counts at later ones too."""
-    times_us: set[int] = set()
-    for product, lags_us in ((Product.SOIL_WATER, (0,)), (Product.RAIN, RAIN_LAGS_US)):
-        some = new.filter(pc.equal(new["product"], product.value))
-        ends_us = pc.unique(some["at"].cast(pa.int64())).to_pylist()
-        times_us.update(us + lag for us in ends_us for lag in lags_us)
-    return times_us
+    def times_to_score(self, after: int) -> set[int]:
+        """Times (Unix microseconds) of the index that imports after one change.
+
+        Rain counts at later times too.
+        """
+        number = ds.field("batch_id")
+        is_new = (number > after) & (number <= self._upto)
+        new = self._dataset.to_table(["product", "at"], filter=is_new)
+        times_us: set[int] = set()
+        for product, lags_us in (
+            (Product.SOIL_WATER, (0,)),
+            (Product.RAIN, RAIN_LAGS_US),
+        ):
+            some = new.filter(pc.equal(new["product"], product.value))
+            ends_us = pc.unique(some["at"].cast(pa.int64())).to_pylist()
+            times_us.update(us + lag for us in ends_us for lag in lags_us)
+        return times_us
+
+    def rows(
+        self,
+        times_us: Iterable[int],
+        *,
+        cells: Collection[str] | None = None,
+        without: Collection[str] = (),
+    ) -> list[Row]:
+        """Rows of `levels`, sorted by cell and time; times in Unix microseconds.
+
+        Args:
+            times_us: Times.
+            cells: Cells; None for all.
+            without: Cells that are left out.
+        """
+        meshes = {
+            cell: codes
+            for cell, codes in criteria_cells(self._table).items()
+            if cell not in without and (cells is None or cell in cells)
+        }
+        known = self._dataset.filter(ds.field("batch_id") <= self._upto)
+        analyses = _CellAnalyses(known, meshes)
+        index = analyses.highest(Product.SOIL_WATER, times_us, meshes)
+        hourly = analyses.hours_before(index)
+        criteria_of = self._table.criteria_of
+        return sorted(
+            (_row(key, mm, hourly, criteria_of(key[0])) for key, mm in index.items()),
+            key=_key,
+        )
 
 
 @dataclass(frozen=True)
@@ -186,7 +208,7 @@ def _newest(
     return next((end for end in ends if end in hourly), None)
 
 
-def _key(row: dict[str, Any]) -> CellTime:
+def _key(row: Row) -> CellTime:
     return row["cell"], row["at"]
 
 
@@ -212,7 +234,7 @@ def _numbers(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 def _row(
     key: CellTime, index: Value, hourly: Mapping[CellTime, Value], criteria: Criteria
-) -> dict[str, Any]:
+) -> Row:
     cell, at_us = key
     hour = _newest(hourly, key, RAIN_LAGS_US)
     last = None if hour else _newest(hourly, key, HOLD_LAGS_US)

@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.analysed_rain.cells import score_new_analyses
+from backend_spark.analysed_rain.cells import AnalysedLevels, Row
+from backend_spark.analysed_rain.silent_cells import SilentCells
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.criteria.applied_criteria import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -82,6 +83,7 @@ from backend_spark.tables.schemas import (
     CELL_STATES,
     FLAGS,
     LEVEL_KEY,
+    LEVELS,
     NODE_KEY,
     SPARK_TABLES,
     TABLES,
@@ -200,6 +202,11 @@ class ScoringPipeline:
         return HotStamp.of(self.tables, transaction, self.settings_digest)
 
     @cached_property
+    def silent(self) -> SilentCells:
+        """Levels that analyses give to cells with nodes that do not report."""
+        return SilentCells(self.tables, self.cell_rules.limits)
+
+    @cached_property
     def shared(self) -> SharedFolders:
         """Folders that executors must see, with the mark of this job."""
         return SharedFolders.create((self.data, self.tables))
@@ -250,7 +257,8 @@ class ScoringPipeline:
             until_us: Unix time, in microseconds; rows received and reviews made later
                 are ignored. None uses all.
         """
-        self.score_analyses()
+        if until_us is None:
+            self.score_analyses()
         pending = self.pending.take_all()
         reviews = NO_REVIEW_CHANGES
         if self.reviews:
@@ -285,6 +293,7 @@ class ScoringPipeline:
                 update_flags(self.tables / "silver", flags)
                 flags = FLAGS.empty_table()
         update_flags(self.tables / "silver", flags)
+        self._revise_analysed(cells.changes)
         if pending.batch_id is not None:
             self._mark_scored(pending.batch_id)
         self.hot.end(self._hot_stamp())
@@ -318,31 +327,59 @@ class ScoringPipeline:
         return HOT_COST if cell in self.hot else 1.0
 
     def score_analyses(self) -> None:
-        """Write levels of the cells without a node from new analyses; idempotent."""
-        reader, levels = self.cell_rules.analyses, self.tables / "levels"
-        newest = reader.newest_version() if reader else None
-        app = ANALYSED_TRANSACTION_PREFIX + self.app_id
-        scored = open_table(levels).transaction_version(app)
-        after = -1 if scored is None else scored
+        """Write levels of cells without readings from new analyses; idempotent."""
+        newest, after = self._newest_import(), self._scored_import()
         while newest is not None and after < newest:
             upto = min(newest, after + IMPORTS_AT_ONCE)
             self._score_analyses(after, upto)
+            app = ANALYSED_TRANSACTION_PREFIX + self.app_id
             done = CommitProperties(app_transactions=[Transaction(app, upto)])
-            commit_files(levels, [], done)
+            commit_files(self.tables / "levels", [], done)
             after = upto
+
+    def _newest_import(self) -> int | None:
+        reader = self.cell_rules.analyses
+        return reader.newest_version() if reader else None
+
+    def _scored_import(self) -> int:
+        levels = open_table(self.tables / "levels")
+        app = ANALYSED_TRANSACTION_PREFIX + self.app_id
+        scored = levels.transaction_version(app)
+        return -1 if scored is None else scored
 
     def _score_analyses(self, after: int, upto: int) -> None:
         """Write levels from the imports after one number, up to another."""
-        nodes = DeltaTables(self.tables).nodes(["cell"])["cell"]
         criteria = self.cell_rules.current_table()
-        with_nodes = set(nodes.to_pylist())
-        rows = score_new_analyses(self.tables, criteria, with_nodes, (after, upto))
-        names = ("at", "latest_received")
-        times = [rows[name].cast(pa.int64()).to_pylist() for name in names]
-        changes = list(zip(rows["cell"].to_pylist(), *times, strict=True))
-        earliest_us = {cell: at_us for cell, at_us, _ in reversed(changes)}
-        news = {cell: [NewReadings(ANALYST, us)] for cell, _, us in changes}
-        self._revise("levels", LEVEL_KEY, rows, ReceivedChanges(earliest_us, 0, news))
+        analysed = AnalysedLevels(self.tables, criteria, upto)
+        times_us = analysed.times_to_score(after)
+        if not times_us:
+            return
+        reporting = self.silent.reporting_cells(max(times_us))
+        nodes = DeltaTables(self.tables).nodes(["cell"])["cell"]
+        rows = analysed.rows(times_us, without=reporting)
+        rows = self.silent.rows(rows, set(nodes.to_pylist()))
+        news = {
+            row["cell"]: [NewReadings(ANALYST, row["latest_received"])] for row in rows
+        }
+        self._write_analysed(rows, news)
+
+    def _revise_analysed(self, changes: ReceivedChanges) -> None:
+        """Write the levels by analyses after readings that were scored again."""
+        scored = self._scored_import()
+        if scored < 0:
+            return
+        criteria = self.cell_rules.current_table()
+        analysed = AnalysedLevels(self.tables, criteria, scored)
+        rows = self.silent.rows_after(changes.earliest_us, analysed)
+        self._write_analysed(rows, changes.news)
+
+    def _write_analysed(
+        self, rows: Sequence[Row], news: Mapping[str, list[NewReadings]]
+    ) -> None:
+        earliest_us = {row["cell"]: row["at"] for row in reversed(rows)}
+        levels = pa.Table.from_pylist(list(rows), schema=LEVELS)
+        changes = ReceivedChanges(earliest_us, 0, dict(news))
+        self._revise("levels", LEVEL_KEY, levels, changes)
 
     def recover(self, session: SparkSession) -> None:
         """Mark cells whose messages an earlier process received but did not score."""

@@ -1,7 +1,8 @@
-"""Levels of cells that only the table of criteria names, from JMA's analyses."""
+"""Levels by JMA's analyses: of cells without a node, and of those with a silent one."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from jma_grib import AT, index_file, rain_file
 
-from backend_spark.analysed_rain.cells import meshes_of_interest
+from backend_spark.analysed_rain.cells import AnalysedLevels, meshes_of_interest
 from backend_spark.analysed_rain.files import Product
 from backend_spark.analysed_rain.table import AnalysisImporter, AnalysisReader
 from backend_spark.config import KeepSection
@@ -21,8 +22,11 @@ from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import NODES, SPARK_TABLES
+from backend_spark.tables.schemas import LEVELS, NODES, SPARK_TABLES
 from slope_science.criteria import Criteria
+from slope_science.reason_codes import ReasonCode
+from slope_science.reason_text import render_english
+from slope_science.reasons import Reason, reason_to_json
 
 SHAPE = (60, 90)
 AT_S = round(AT.timestamp())
@@ -30,6 +34,32 @@ DRY, WET, WITH_NODE = "52354500", "52354590", "52354595"
 """Meshes of three cells; the last cell has a node."""
 
 Drop = Callable[..., None]
+
+
+@dataclass
+class SilentCell:
+    """A cell with a node, whose rows a test writes, and its pipeline."""
+
+    pipeline: ScoringPipeline
+    cell: str = cell_at_mesh(WITH_NODE)
+
+    def report(self, minutes: int, level: int, **columns: object) -> None:
+        """Add a row by readings, as a scoring pass does."""
+        row = {"cell": self.cell, "at": AT + timedelta(minutes=minutes), "level": level}
+        row |= {"state": "judged", "n_nodes": 1, "version": 1} | columns
+        table = pa.Table.from_pylist([row], schema=LEVELS)
+        append_rows(self.pipeline.tables / "levels", table)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rows by the analyses."""
+        rows = DeltaTables(self.pipeline.tables).levels().to_pylist()
+        some = [r for r in rows if r["cell"] == self.cell and not r["n_nodes"]]
+        return sorted(some, key=lambda row: row["at"])
+
+    def newest(self) -> dict[str, Any]:
+        """Its newest row."""
+        table = DeltaTables(self.pipeline.tables).newest()
+        return next(r for r in table.to_pylist() if r["cell"] == self.cell)
 
 
 @pytest.fixture
@@ -43,8 +73,14 @@ def table(tmp_path: Path) -> CriteriaTable:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, table: CriteriaTable) -> ScoringPipeline:
-    """The job's pipeline over empty tables; one cell has a node."""
-    tables = tmp_path / "tables"
+    """The job's pipeline over empty tables but for one cell, whose node reports."""
+    cell = SilentCell(open_pipeline(tmp_path / "tables", table))
+    cell.report(9 * 60, 1)
+    return cell.pipeline
+
+
+def open_pipeline(tables: Path, table: CriteriaTable) -> ScoringPipeline:
+    """The job's pipeline over empty tables, with a node in one cell."""
     create_tables(tables, SPARK_TABLES)
     node = {"node": "n1", "cell": cell_at_mesh(WITH_NODE)}
     append_rows(tables / "nodes", pa.Table.from_pylist([node], schema=NODES))
@@ -86,8 +122,9 @@ def load(tmp_path: Path, table: CriteriaTable) -> Drop:
 
 
 def levels(pipeline: ScoringPipeline) -> list[dict[str, Any]]:
-    """Rows of levels by cell and time."""
+    """Rows of levels of the cells without a node by cell and time."""
     rows = DeltaTables(pipeline.tables).levels().to_pylist()
+    rows = [row for row in rows if row["cell"] != cell_at_mesh(WITH_NODE)]
     return sorted(rows, key=lambda row: (row["at"], row["swi_mm"]))
 
 
@@ -200,3 +237,83 @@ def test_late_rain_changes_the_level(pipeline: ScoringPipeline, load: Drop) -> N
     assert [row["level"] for row in after] == [4, 3, 3]
     assert [row["state"] for row in after] == ["judged"] * 3
     assert [row["r60_mm"] for row in after] == [90.0, 2.0, 2.0]
+
+
+@pytest.fixture
+def silent(tmp_path: Path, table: CriteriaTable) -> SilentCell:
+    """The cell with a node; it has no rows yet."""
+    return SilentCell(open_pipeline(tmp_path / "tables", table))
+
+
+def test_analyses_raise_a_silent_cell(silent: SilentCell, load: Drop) -> None:
+    """Not while its newest row by readings is recent."""
+    silent.report(0, 1)
+    for minutes in (20, 30, 40):
+        load(160.0, 12.0, minutes, 60 * minutes + 600)
+        silent.pipeline.score_analyses()
+    (row,) = silent.rows()
+
+    assert row["at"] == AT + timedelta(minutes=40)
+    assert (row["level"], row["state"], row["version"]) == (3, "judged", 1)
+    assert row["reasons"][0].startswith("analysed by JMA for 2026-07-01 01:40 UTC")
+
+
+def test_level_of_the_readings_returns_when_the_analyses_fall(
+    silent: SilentCell, load: Drop
+) -> None:
+    """One row states it as held; then there are no more rows."""
+    tilt = Reason(ReasonCode.TILT, sensor="n1 T", deg_per_h=0.02, limit_deg_per_h=0.01)
+    codes = {"reasons": [render_english(tilt)], "reason_codes": [reason_to_json(tilt)]}
+    silent.report(0, 2, notice_level=2, **codes)
+    for minutes, index_mm in ((40, 160.0), (50, 160.0), (60, 20.0), (70, 20.0)):
+        load(index_mm, 12.0, minutes, 60 * minutes + 600)
+        silent.pipeline.score_analyses()
+    *raised, last = silent.rows()
+
+    assert [row["level"] for row in raised] == [3, 3]
+    assert [row["reasons"][1:] for row in raised] == [codes["reasons"]] * 2
+    assert last["at"] == AT + timedelta(minutes=60)
+    assert (last["level"], last["state"], last["known_until"]) == (2, "held", AT)
+    assert last["reasons"] == codes["reasons"]
+    assert last["reason_codes"] == codes["reason_codes"]
+
+
+def test_lower_analysis_adds_nothing_to_a_silent_cell(
+    silent: SilentCell, load: Drop
+) -> None:
+    """Its level is held on reading, as without analyses."""
+    silent.report(0, 4)
+    load(160.0, 12.0, 40, 3000)
+    silent.pipeline.score_analyses()
+
+    assert not silent.rows()
+    assert silent.newest()["level"] == 4
+
+
+def test_silent_cell_is_unknown_again_after_its_hold(
+    silent: SilentCell, load: Drop
+) -> None:
+    """The analyses do not judge movement, so their level 1 is not the cell's."""
+    silent.report(0, 2)
+    for hours, index_mm in ((25, 160.0), (26, 20.0), (27, 20.0)):
+        load(index_mm, 12.0, 60 * hours, 3600 * hours + 600)
+        silent.pipeline.score_analyses()
+    raised, ended = silent.rows()
+
+    assert (raised["level"], len(raised["reasons"])) == (3, 1)
+    assert (ended["level"], ended["state"]) == (None, "unknown")
+    assert ended["reasons"][0].startswith("unknown: level 2 was last judged at")
+
+
+def test_analyses_do_not_hide_late_readings(silent: SilentCell, load: Drop) -> None:
+    """A movement that is received after the analyses, and was before them."""
+    silent.report(0, 1)
+    for minutes in (40, 50):
+        load(160.0, 12.0, minutes, 60 * minutes + 600)
+    silent.pipeline.score_analyses()
+    silent.report(10, 5)
+    levels = AnalysedLevels(silent.pipeline.tables, silent.pipeline.cell_rules.table, 9)
+    rows = silent.pipeline.silent.rows_after([silent.cell], levels)
+
+    assert [(r["level"], r["state"]) for r in rows] == [(5, "judged"), (5, "held")]
+    assert rows[1]["known_until"] == round((AT_S + 600) * 1e6)
