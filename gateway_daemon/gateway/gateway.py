@@ -142,7 +142,7 @@ class Gateway:
         self._services: tuple[Service, ...] = ()
         self._next: BrokerTable | None = None
         self._next_since_s = 0.0
-        self._linger_until_s: float | None = None
+        self._earlier: dict[BrokerTable, float] = {}
         self._leftovers_from_s = self._settle_at_s = math.inf
         self._unreported: list[tuple[ManagerLink, int]] = []
         self._threads: list[threading.Thread] = []
@@ -228,7 +228,7 @@ class Gateway:
             self._apply(table)
         else:
             self._next, self._next_since_s = table, self._clock()
-            self._downstream.use_tables(current, table)
+            self._subscribe()
             if not any(link.announces_ready for link in self._links):
                 self._egress.publish_to_both(table)
 
@@ -263,10 +263,8 @@ class Gateway:
     def _check_timeouts(self) -> None:
         self._follow_newest()
         self._report_applied()
-        until_s = self._linger_until_s
-        if until_s is not None and self._next is None and self._clock() >= until_s:
-            self._linger_until_s = None
-            self._downstream.use_tables(self._egress.table)
+        if any(self._clock() >= until_s for until_s in self._earlier.values()):
+            self._subscribe()
         if self._clock() >= self._leftovers_from_s:
             self._egress.move_leftovers()
         if self._clock() >= self._settle_at_s:
@@ -279,15 +277,25 @@ class Gateway:
 
     def _apply(self, table: BrokerTable) -> None:
         log.info("broker table %d: %s", table.version, _summary(table))
-        old = self._egress.table
+        self._earlier[self._egress.table] = self._clock() + LINGER_S
         self._egress.apply_table(table)
-        self._downstream.use_tables(old, table)
-        self._linger_until_s = self._clock() + LINGER_S
+        self._subscribe()
         self._leftovers_from_s = self._clock() + LEFTOVERS_S
         self._settle_at_s = self._clock() + SETTLE_EVERY_S
         write_best_effort(self._table_path, encode_directory_message(table))
         if table.brokers:
             self._serve_clients()
+
+    def _subscribe(self) -> None:
+        """Subscribe by the table, the next one, and those of the last `LINGER_S`."""
+        now_s, tables = self._clock(), (self._egress.table, self._next)
+        self._earlier = {
+            table: until_s
+            for table, until_s in self._earlier.items()
+            if now_s < until_s and table not in tables
+        }
+        known = [table for table in tables if table is not None]
+        self._downstream.use_tables(*self._earlier, *known)
 
     def _serve_clients(self) -> None:
         if all(thread.name != "front" for thread in self._threads):

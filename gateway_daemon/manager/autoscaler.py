@@ -8,7 +8,7 @@ because the result of each decision is in the registry.
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -106,6 +106,10 @@ class Autoscaler:
     Args:
         settings: Settings.
         manager_id: Id of the Manager.
+
+    Attributes:
+        is_starting: Whether the command that starts a server runs.
+        unreachable: Brokers that the Manager does not reach.
     """
 
     def __init__(self, settings: AutoscaleSettings, manager_id: str = "") -> None:
@@ -115,6 +119,7 @@ class Autoscaler:
         self._loads: dict[BrokerInfo, tuple[float, LoadReport]] = {}
         self._decisions: deque[DecisionReport] = deque(maxlen=MAX_DECISIONS)
         self.is_starting = False
+        self.unreachable: frozenset[BrokerInfo] = frozenset()
 
     def record_load(self, load: LoadReport, now_s: float) -> None:
         """Record a gateway's load report."""
@@ -176,6 +181,10 @@ class Autoscaler:
             registry.manager_id, self.settings.mode, areas, tuple(self._decisions)
         )
 
+    def standby_brokers(self, registry: Registry) -> set[BrokerInfo]:
+        """Brokers that may get an area."""
+        return {*self.settings.standby.get("broker", ()), *_started(registry)["broker"]}
+
     def current_situation(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
     ) -> ScalingSituation:
@@ -188,7 +197,10 @@ class Autoscaler:
             part: (*self.settings.standby.get(part, ()), *sorted(started[part]))
             for part in SERVER_KINDS
         }
-        brokers = _broker_servers(registry, loads, rates, pool["broker"])
+        brokers = [
+            replace(each, is_reachable=each.server not in self.unreachable)
+            for each in _broker_servers(registry, loads, rates, pool["broker"])
+        ]
         gateways = _gateway_servers(registry, loads, pool["gateway"])
         used = {server.server for server in (*brokers, *gateways)}
         here = {entry.broker_info for entry in registry.gateways}
@@ -201,6 +213,7 @@ class Autoscaler:
             {part: free[part] for part in SERVER_KINDS},
             started["broker"] | started["gateway"],
             self._may_start(started, used),
+            self.unreachable,
         )
 
     def _may_start(
@@ -382,7 +395,10 @@ class AutoscaleExecutor:
         Raises:
             DirectoryError: The decision is no longer possible.
         """
-        self._rates.set_brokers(entry.broker_info for entry in registry.brokers)
+        standby = self._autoscaler.standby_brokers(registry)
+        table = {entry.broker_info for entry in registry.brokers}
+        self._rates.set_brokers(table | standby)
+        self._autoscaler.unreachable = self._rates.unreachable()
         decision = self._autoscaler.decide(
             registry, self._rates.rates_per_s(), now_s, now_ms
         )

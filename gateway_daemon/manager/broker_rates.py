@@ -1,5 +1,7 @@
 """Message rates of distributed brokers, and the command that starts or stops a server.
 
+It also knows which brokers are connected.
+
 Source: mosquitto(8), ``$SYS/broker/publish/messages/received``: PUBLISH packets since
 the broker's start, published every ``sys_interval`` (10 s) when the count has changed.
 Other brokers may not publish it.
@@ -52,6 +54,10 @@ class BrokerRateMonitor:
         }
         return {broker: rate for broker, rate in rates.items() if rate is not None}
 
+    def unreachable(self) -> frozenset[BrokerInfo]:
+        """Brokers without a connection."""
+        return frozenset(b for b, (each, _) in self._counters.items() if not each.is_up)
+
     def set_brokers(self, brokers: Iterable[BrokerInfo]) -> None:
         """Connect to these brokers and to no others."""
         wanted = set(brokers)
@@ -75,9 +81,13 @@ class ReceivedCounter(BaseConnectionHandler):
 
     Args:
         clock: Monotonic seconds.
+
+    Attributes:
+        is_up: Whether the broker is connected.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.is_up = False
         self._clock = clock
         self._last: tuple[float, int] | None = None
         self._per_s: float | None = None
@@ -92,8 +102,10 @@ class ReceivedCounter(BaseConnectionHandler):
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         self._is_retained = True
+        self.is_up = True
 
     def on_down(self, reason: str) -> None:
+        self.is_up = False
         # A restarted broker counts from zero.
         self._last, self._per_s = None, None
 

@@ -84,6 +84,7 @@ class AreaLoad:
         cpu: Busy share of its machine; gateways only.
         cells: Messages per second, by topic.
         is_spare: Whether it came from the standby and may return there.
+        is_reachable: Whether the Manager reaches it; brokers only.
     """
 
     kind: ServerKind
@@ -94,6 +95,7 @@ class AreaLoad:
     cpu: float = 0.0
     cells: Mapping[str, float] = field(default_factory=dict)
     is_spare: bool = False
+    is_reachable: bool = True
 
     @property
     def key(self) -> tuple[str, str, BrokerInfo]:
@@ -110,12 +112,14 @@ class ScalingSituation:
         free: Standby servers that serve nothing.
         started: Standby servers that our command started, and may stop.
         may_start: Kinds of which our command may start one more now.
+        unreachable: Brokers that get no area.
     """
 
     areas: tuple[AreaLoad, ...]
     free: Mapping[ServerKind, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     started: frozenset[BrokerInfo] = frozenset()
     may_start: frozenset[ServerKind] = frozenset()
+    unreachable: frozenset[BrokerInfo] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,7 @@ class ScalingPlanner:
         self._limits = limits
         self._hot_since_s: dict[object, float] = {}
         self._calm_since_s: dict[object, float] = {}
+        self._lost_since_s: dict[object, float] = {}
         self._peaks: dict[object, float] = {}
         self._cooldown_until_s = 0.0
         self._reported: set[tuple[str, str]] = set()
@@ -160,8 +165,10 @@ class ScalingPlanner:
         self._watch(situation, now_s)
         if now_s < self._cooldown_until_s:
             return None
-        decision = self._relieve(situation, now_s) or self._join_or_stop(
-            situation, now_s
+        decision = (
+            self._join_lost(situation, now_s)
+            or self._relieve(situation, now_s)
+            or self._join_or_stop(situation, now_s)
         )
         if decision is None:
             return None
@@ -204,11 +211,17 @@ class ScalingPlanner:
                 self._hot_since_s.pop(name, None)
                 self._reported.discard((server.kind, server.area))
             self._note_calm(name, self._is_calm(server, heat), now_s)
+            if server.is_reachable:
+                self._lost_since_s.pop(name, None)
+            else:
+                self._lost_since_s.setdefault(name, now_s)
         idle = {standby for free in situation.free.values() for standby in free}
         for standby in situation.started:
             self._note_calm(standby, standby in idle, now_s)
         names: set[object] = {server.key for server in situation.areas}
-        for kept in (self._hot_since_s, self._calm_since_s, self._peaks):
+        for kept in (
+            self._hot_since_s, self._calm_since_s, self._lost_since_s, self._peaks,
+        ):  # fmt: skip
             for gone in kept.keys() - names - situation.started:
                 del kept[gone]
 
@@ -221,6 +234,25 @@ class ScalingPlanner:
             self._calm_since_s.setdefault(name, now_s)
         else:
             self._calm_since_s.pop(name, None)
+
+    def _join_lost(
+        self, situation: ScalingSituation, now_s: float
+    ) -> ScalingDecision | None:
+        """Take an area back from a spare broker that is out of reach."""
+        hold_s = self._limits.hold_s
+        for server in situation.areas:
+            is_lost = now_s - self._lost_since_s.get(server.key, now_s) >= hold_s
+            if not (server.is_spare and is_lost and not server.is_reachable):
+                continue
+            others = [s for s in situation.areas if s.kind == server.kind]
+            successor = _server_around(server, others)
+            # If both are out of reach, the Manager may be the one that is cut off.
+            if successor is not None and successor.is_reachable:
+                why = f"{server.server} is out of reach for {hold_s:.0f} s"
+                return ScalingDecision(
+                    "join", server.kind, server.area, server.server, why
+                )
+        return None
 
     def _relieve(
         self, situation: ScalingSituation, now_s: float
@@ -244,7 +276,8 @@ class ScalingPlanner:
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
         for standby in situation.free.get(worst.kind, ()):
-            return ScalingDecision("split", worst.kind, area, standby, why)
+            if standby not in situation.unreachable:
+                return ScalingDecision("split", worst.kind, area, standby, why)
         if worst.kind in situation.may_start:
             return ScalingDecision(
                 "start", worst.kind, area, None, f"{why}, and none is free"

@@ -435,7 +435,8 @@ class OverlayNode:
         """Locate our position by way of a known key: to join, and later to merge rings.
 
         If more neighbours crash at once than are known, or the network is partitioned,
-        the list becomes several rings; these probes merge them.
+        the list becomes several rings; these probes merge them. A suspended publisher
+        repeats its query.
         """
         place, ping_times = self._places[key], self._ping_times
         self._probe_due_s[key] = now_s + (
@@ -448,6 +449,8 @@ class OverlayNode:
         if others := [self._choose(keys) for keys in around if keys]:
             peer = self._choose(others) if place.has_joined else others[0]
             self._send_all(key, [AddressedPacket(peer, Locate(key))])
+        if suspension := self._suspensions.get(key):
+            self._send_suspension(key, suspension.repeat_query())
         if key != self.home:
             return
         if place.has_joined:

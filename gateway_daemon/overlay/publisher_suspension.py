@@ -2,8 +2,9 @@
 
 The last publisher of a topic in key order, the rendezvous point, sees at its right link
 whether there is a subscriber. This state is passed to the left from publisher to
-publisher: P messages when the first subscriber joins or the last one leaves, none in
-between. Pure state machine of one publisher.
+publisher: P messages when the first subscriber joins or the last one leaves. A packet
+may be lost, so a suspended publisher repeats its query. Pure state machine of one
+publisher.
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 (the property; the messages are ours).
 """
@@ -52,11 +53,18 @@ class PublisherSuspension:
         self._left, self._right = left, right
         if not is_new:
             return []
-        if self._is_publisher_of_topic(right) and self._key < right:
+        if self._is_before(right):
             return [SuspensionSend(right, HasSubscribersQuery())]
         # Ours is the last publisher's key: we are the rendezvous point.
         is_heard = (right.topic, right.role) == (self._key.topic, TopicRole.SUBSCRIBER)
         return self._now(is_heard)
+
+    def repeat_query(self) -> list[SuspensionSend]:
+        """Query again while suspended: that a subscriber came may have been lost."""
+        right = self._right
+        if self.has_subscribers or right is None or not self._is_before(right):
+            return []
+        return [SuspensionSend(right, HasSubscribersQuery())]
 
     def receive(
         self, sender: OverlayKey, packet: HasSubscribers | HasSubscribersQuery
@@ -76,6 +84,9 @@ class PublisherSuspension:
             return []
         is_before = self._is_publisher_of_topic(left) and left < self._key
         return [SuspensionSend(left, HasSubscribers(is_heard))] if is_before else []
+
+    def _is_before(self, right: OverlayKey) -> bool:
+        return self._is_publisher_of_topic(right) and self._key < right
 
     def _is_publisher_of_topic(self, key: OverlayKey) -> bool:
         """Whether a key is a publisher's key of our topic.

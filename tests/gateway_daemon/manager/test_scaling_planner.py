@@ -121,6 +121,28 @@ def test_calm_spare_area_is_joined_after_calm_s() -> None:
     assert {d.server for _, d in found} == {B2}
 
 
+def test_standby_broker_that_is_down_gets_no_area() -> None:
+    """The next one does."""
+    planner = ScalingPlanner(LIMITS)
+    situation = replace(one_area(WORLD, B2, B3), unreachable=frozenset({B2}))
+
+    ((_, decision),) = decide_each_second(planner, situation, 0, 60)
+    assert (decision.action, decision.server) == ("split", B3)
+
+
+def test_area_of_a_spare_that_is_lost_is_joined_at_once() -> None:
+    """It is hot, because nothing leaves the gateways; not if all brokers are lost."""
+    planner, spare = ScalingPlanner(LIMITS), replace(WORLD, area="/3/1", server=B2)
+    lost = replace(spare, is_spare=True, is_reachable=False, age_s=100.0)
+    none = ScalingSituation((replace(COOL, is_reachable=False), lost))
+    both = ScalingSituation((COOL, lost), {"broker": (B3,)})
+
+    assert not [d for _, d in decide_each_second(planner, none, 0, 60) if d.server]
+    ((at, decision),) = decide_each_second(planner, both, 60, 90)
+    assert (at, decision.action, decision.area) == (60, "join", "/3/1")
+    assert str(decision).endswith("b:2 is out of reach for 30 s")
+
+
 def test_area_is_not_joined_to_one_without_capacity() -> None:
     """It would be split again."""
     limits = replace(LIMITS, max_per_s=100.0)

@@ -126,6 +126,29 @@ def test_publisher_pauses_without_subscribers_and_resumes() -> None:
     assert gateways.received[name_of(3)] == ["somebody"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_publishers_resume_although_the_notice_of_a_subscriber_is_lost(
+    seed: int,
+) -> None:
+    """A gateway between them is out of reach while the first subscriber joins."""
+    gateways = started_gateways(seed, 6, "/5/#")
+    for number in range(6):
+        publish(gateways, name_of(number), f"learn {number}", 1)
+        gateways.set_filters(name_of(number))
+    gateways.run(10.0)
+    away = name_of(gateways.random.choice((1, 2, 4)))
+    gateways.partitioned.add(away)
+    gateways.set_filters(name_of(3), "/3/1/#")
+    gateways.run(0.4)
+    gateways.partitioned.clear()
+    gateways.run(20.0)
+    for number in range(6):
+        publish(gateways, name_of(number), f"alarm {number}", 4)
+
+    alarms = {f"alarm {number}" for number in range(6)}
+    assert alarms <= {*gateways.received[name_of(3)]}
+
+
 @pytest.mark.long
 @settings(max_examples=4)
 @given(seeds, st.integers(6, 14), st.integers(1, 3))
