@@ -159,6 +159,11 @@ def set_area(
     setting = _checked(lambda: AreaSetting(gateway, topics=areas))
     wanted = set(areas)
     payload = encode_directory_message(setting)
+    if not _areas(session[0].directory, gateway):
+        # It is not listed, so only a refusal can be detected.
+        _change(session, GATEWAY_SET, payload, None)
+        click.echo(f"{gateway} is away: it gets these areas when it returns", err=True)
+        return
     _change(session, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == wanted)
 
 

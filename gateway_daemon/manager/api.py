@@ -98,9 +98,16 @@ def find_subject(topic: str, incoming: IncomingMessage) -> BrokerInfo | None:
     Raises:
         DirectoryError: It does not parse.
     """
-    is_command = topic == GATEWAY_SET and incoming.content != AREA_REQUEST_CONTENT
-    find = None if is_command else _SUBJECTS.get(topic)
+    find = None if is_command(topic, incoming) else _SUBJECTS.get(topic)
     return None if find is None else find(incoming.payload)
+
+
+def is_command(topic: str, incoming: IncomingMessage) -> bool:
+    """Whether a message is a command of an administrator."""
+    return topic in _COMMANDS and incoming.content != AREA_REQUEST_CONTENT
+
+
+_COMMANDS: Final = frozenset({GATEWAY_SET, GATEWAY_FORGET, BROKER_ADD, BROKER_REMOVE})
 
 
 _SUBJECTS: Final[Mapping[str, Callable[[bytes], BrokerInfo]]] = {

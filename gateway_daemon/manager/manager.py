@@ -304,10 +304,13 @@ class Manager:
                 case BrokerMessage():
                     self._handle_message(event.session, event.message)
         except FieldError as error:
-            topic = (
-                event.message.topic if isinstance(event, BrokerMessage) else "manager"
-            )
-            self._report_once(f"{topic}: {error}")
+            message = event.message if isinstance(event, BrokerMessage) else None
+            topic = "manager" if message is None else message.topic
+            if message is not None and api.is_command(topic, message):
+                # An administrator waits for it, even if it was refused just before.
+                self._publisher.report_error(f"{topic}: {error}")
+            else:
+                self._report_once(f"{topic}: {error}")
 
     def _report_once(self, text: str) -> None:
         """Report an error of a message, which may come with every heartbeat."""

@@ -240,8 +240,11 @@ def test_gateway_that_ends_is_unlisted_and_returns_with_its_areas(
     wait_until(lambda: listed() == ["/3/1", "/3/2"])
     programs.kill("gateway", how)
     wait_until(lambda: listed() == [])
+    areas = admin(system, "set-area", system.local.url, "/3/1", "/3/3")
+    assert areas.returncode == 0
+    assert "it gets these areas when it returns" in areas.stderr
     system.start_gateway()
-    wait_until(lambda: listed() == ["/3/1", "/3/2"])
+    wait_until(lambda: listed() == ["/3/1", "/3/3"])
 
 
 def test_broker_can_be_removed_while_running(
@@ -310,9 +313,10 @@ def test_administrator_lists_and_changes_areas(system: System) -> None:
 
 
 def test_refused_admin_command_states_the_reason(system: System) -> None:
-    """Every refusal has a reason and a non-zero exit status."""
+    """Every refusal has a reason and a non-zero exit status, the repeated one too."""
     broker = system.distributed.url
     for words, reason in (
+        (("forget", "mqtt://nobody:1883"), "sent a notice"),
         (("add-broker", "/", "mqtt://other:1883"), "an area without a broker"),
         (("remove-broker", "/9", broker), "one of the table"),
         (("set-area", "mqtt://nobody:1883", "/1"), "sent a notice"),
