@@ -304,17 +304,15 @@ class Manager:
                 case BrokerMessage():
                     self._handle_message(event.session, event.message)
         except FieldError as error:
-            message = event.message if isinstance(event, BrokerMessage) else None
-            topic = "manager" if message is None else message.topic
-            if message is not None and api.is_command(topic, message):
-                # An administrator waits for it, even if it was refused just before.
-                self._publisher.report_error(f"{topic}: {error}")
-            else:
-                self._report_once(f"{topic}: {error}")
+            self._report(event, error)
 
-    def _report_once(self, text: str) -> None:
-        """Report an error of a message, which may come with every heartbeat."""
-        if self._error_limit.count(text) is not None:
+    def _report(self, event: object, error: FieldError) -> None:
+        """Report an error; of a message of a program, which may repeat it, once."""
+        message = event.message if isinstance(event, BrokerMessage) else None
+        topic = "manager" if message is None else message.topic
+        text = f"{topic}: {error}"
+        is_awaited = message is not None and api.is_command(topic, message)
+        if is_awaited or self._error_limit.count(text) is not None:
             self._publisher.report_error(text)
 
     def _on_up(self, session: BrokerSession) -> None:
