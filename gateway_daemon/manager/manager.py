@@ -307,11 +307,13 @@ class Manager:
             self._report(event, error)
 
     def _report(self, event: object, error: FieldError) -> None:
-        """Report an error; of a message of a program, which may repeat it, once."""
         message = event.message if isinstance(event, BrokerMessage) else None
         topic = "manager" if message is None else message.topic
-        text = f"{topic}: {error}"
-        is_awaited = message is not None and api.is_command(topic, message)
+        is_command = message is not None and api.is_command(topic, message)
+        self._report_once(f"{topic}: {error}", is_awaited=is_command)
+
+    def _report_once(self, text: str, *, is_awaited: bool = False) -> None:
+        """Report an error, which may come with every heartbeat."""
         if is_awaited or self._error_limit.count(text) is not None:
             self._publisher.report_error(text)
 
