@@ -197,12 +197,18 @@ def last_segments(folder: Path) -> dict[str, int]:
     return {name.stream: name.seq for name in list_segments(folder)}
 
 
+SCORING_QUERY: Final = "score"
+"""Name of the query that stores all messages in the tables, and of its checkpoint."""
+
 _HEADER_LINES: Final = 2
 _STREAM = re.compile(r".+\.[0-9a-f]+")
 
 
 def read_committed_offsets(checkpoints: Path) -> dict[str, int]:
     """Last segment of each stream that every query has committed.
+
+    The scoring query counts also without a checkpoint, as after a restore: nothing else
+    shows that a segment is in the tables.
 
     Spark never calls fsync. The files this result depends on are fsynced here, so that
     after a power cut no query needs a segment that was deleted.
@@ -213,12 +219,14 @@ def read_committed_offsets(checkpoints: Path) -> dict[str, int]:
 
     Returns:
         Sequence number by stream, without streams that some query has not begun; empty
-        without queries.
+        without a commit of the scoring query.
     """
-    folders = checkpoints.glob("*/offsets")
-    offsets = [each for f in folders if (each := _last_offset(f.parent)) is not None]
-    if not offsets:
+    scored = _last_offset(checkpoints / SCORING_QUERY)
+    if not scored:
         return {}
+    folders = [path.parent for path in checkpoints.glob("*/offsets")]
+    others = (_last_offset(each) for each in folders if each.name != SCORING_QUERY)
+    offsets = [scored, *(each for each in others if each is not None)]
     streams = set.intersection(*(set(each) for each in offsets))
     return {stream: min(each[stream] for each in offsets) for stream in streams}
 

@@ -32,7 +32,7 @@ from backend_spark.errors import (
     UnfinishedReplayError,
 )
 from backend_spark.ingest.log import check_files_are_read, open_log
-from backend_spark.ingest.retention import read_planned_offset
+from backend_spark.ingest.retention import SCORING_QUERY, read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring.applied_reviews import AppliedReviews
 from backend_spark.streaming.checkpoint import (
@@ -70,7 +70,6 @@ LATE_S: Final = 900.0
 START_S: Final = 120.0
 """A query that fails later than this after its start had its Python worker."""
 
-CHECKPOINT: Final = "score"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
 PAUSE_SHARE: Final = 0.25
@@ -317,7 +316,7 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
 
 def _hold_tables(section: BackendSection, *, waits: bool = False) -> int:
     data = Path(section.data)
-    path = data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}"
+    path = data / CHECKPOINTS_FOLDER / f".lock-{SCORING_QUERY}"
     lock = wait_for_lock(path) if waits else acquire_lock(path)
     repair_checkpoint(_checkpoint(data))
     create_tables(tables_folder(section), SPARK_TABLES)
@@ -338,7 +337,7 @@ def wait_for_lock(path: Path) -> int:
 
 
 def _checkpoint(data: Path) -> Path:
-    return data / CHECKPOINTS_FOLDER / CHECKPOINT
+    return data / CHECKPOINTS_FOLDER / SCORING_QUERY
 
 
 def _prepare(
@@ -467,7 +466,7 @@ def start_query(
     )
     writer = (
         messages.writeStream
-        .queryName(CHECKPOINT)
+        .queryName(SCORING_QUERY)
         .option("checkpointLocation", str(_checkpoint(data)))
         .foreachBatch(run_batch)
     )

@@ -218,12 +218,32 @@ def test_committed_offsets_are_those_of_the_slowest_query(tmp_path: Path) -> Non
     assert read_committed_offsets(tmp_path) == {STREAM: 30}
 
 
+@pytest.mark.parametrize("is_discarded", [False, True], ids=["new", "discarded"])
+def test_nothing_is_removed_before_scoring_has_committed(
+    tmp_path: Path, is_discarded: bool
+) -> None:
+    """Offsets of alerts alone do not show that a segment is in the tables."""
+    log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
+    fill(log, 50)
+    checkpoint(checkpoints, 0, f'{{"{STREAM}": 49}}', name="alerts")
+    if is_discarded:
+        (checkpoints / "score").mkdir()
+    trimmed = retention(log, LogLimits(1e9, 10**9, 20), {})
+    trimmed.scored = partial(read_committed_offsets, checkpoints)
+    before = trimmed.trim(NOW_S, is_full=True)
+    checkpoint(checkpoints, 0, f'{{"{STREAM}": 39}}')
+
+    assert (before.removed, before.held) == (0, 50)
+    assert trimmed.trim(NOW_S).removed == 30
+
+
 @pytest.mark.parametrize("text", ["", "v1\n{}\n{}", "v1\n{}\n{broken", "v1\n{}\n{1"])
 def test_missing_or_damaged_checkpoint_commits_nothing(
     tmp_path: Path, text: str
 ) -> None:
     """Without a query or batch, or with a damaged file, all segments are kept."""
     assert read_committed_offsets(tmp_path) == {}
+    checkpoint(tmp_path, 0, f'{{"{STREAM}": 30}}', name="alerts")
     checkpoint(tmp_path, 3)
     (tmp_path / "score/offsets/3").write_text(text)
     assert read_committed_offsets(tmp_path) == {}
