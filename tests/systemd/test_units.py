@@ -25,6 +25,7 @@ FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
 RENEW = SYSTEMD / "yamamori-renew@.service"
 FORECAST = SYSTEMD / "backend-forecast.service"
 ANALYSIS = SYSTEMD / "backend-analysis.service"
+BACKEND = [path for path in UNITS if path.name.startswith("backend-")]
 TIMED = {RENEW, FORECAST, ANALYSIS}
 DAEMONS = [path for path in UNITS if path not in {FIRST_BOOT, *TIMED}]
 
@@ -135,6 +136,15 @@ def test_unit_has_a_watchdog_and_resource_limits(path: Path) -> None:
     assert int(service(path)["WatchdogSec"]) >= 30
     assert "MemoryMax" in service(path)
     assert "TasksMax" in service(path)
+
+
+@pytest.mark.parametrize("path", BACKEND, ids=lambda p: p.name)
+def test_backend_may_connect_to_a_store_and_to_kafka(path: Path) -> None:
+    """Tables may be at a URL, and the log in Kafka, without a drop-in."""
+    families = set(service(path)["RestrictAddressFamilies"].split())
+
+    assert families == {"AF_UNIX", "AF_INET", "AF_INET6"}
+    assert service(path).get("PrivateNetwork", "no") == "no"
 
 
 @each_unit
