@@ -29,6 +29,7 @@ from backend_spark.ingest.segment_log import (
     report_damage,
 )
 from service_runtime.files import fsync_folder
+from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import IntervalSet, group_ids
 from spatial_mqtt.senml import MessageId
 
@@ -260,10 +261,11 @@ class MessageIdSet:
         seen.read_new_segments(folder)
         return seen
 
-    def read_new_segments(self, folder: Path) -> None:
+    def read_new_segments(self, folder: Path, beat: Heartbeat = no_heartbeat) -> None:
         """Read the ids of segments and id files that are new since the last call."""
         names = set(list_segments(folder))
         for name in sorted(names - self._segments):
+            beat()
             path = folder / str(name)
             try:
                 table = read_segment_ids(path)
@@ -278,14 +280,16 @@ class MessageIdSet:
             self.add(MessageId(*parts) for parts in zip(*columns, strict=True))
         self._segments = names
         for path in sorted(folder.glob(f"{_PREFIX}*")):
+            beat()
             with suppress(FileNotFoundError):
                 self._read_archived(path)
 
-    def read_new_rows(self, log: MessageLog) -> None:
+    def read_new_rows(self, log: MessageLog, beat: Heartbeat = no_heartbeat) -> None:
         """Read the ids of a log that are new since the last call."""
         end = end_of(log)
         while names := log.between(self._offset, end, SEGMENTS_AT_ONCE):
             for table in log.read(names):
+                beat()
                 # A row without an id, or with a damaged payload, is no duplicate.
                 ids = table.filter(pc.is_null(table["reason"]))
                 columns = (ids[part].to_pylist() for part in ("node", "boot", "seq"))

@@ -140,7 +140,7 @@ class IngestLog(Protocol):
             False if stopped before that was possible.
         """
 
-    def read_ids(self, ids: MessageIdSet) -> None:
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
         """Add the ids of messages that are new in the log."""
 
 
@@ -162,8 +162,8 @@ class SegmentFolder:
         fsync_folder(self.folder)
         return True
 
-    def read_ids(self, ids: MessageIdSet) -> None:
-        ids.read_new_segments(self.folder)
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        ids.read_new_segments(self.folder, beat)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class KafkaTopic:
             )
         return self.append_retry.append(self.writer, [], beat) is not None
 
-    def read_ids(self, ids: MessageIdSet) -> None:
-        ids.read_new_rows(self.messages)
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        ids.read_new_rows(self.messages, beat)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,6 @@ class IngestService:
         """
         if not self._wait_for_lock() or not self._prepare():
             return
-        self._catch_up()
         servers = self.open_metrics()
         for server in servers:
             server.start()
@@ -278,16 +277,17 @@ class IngestService:
 
             def beat_and_catch_up() -> None:
                 beat()
-                self._catch_up()
+                self.log.read_ids(self.loop.logged_ids, beat)
 
             return self.lock.acquire(beat_and_catch_up)
 
     def _prepare(self) -> bool:
         with self.connection.watchdog.watch_loop("prepare", SILENCE_S) as beat:
-            return self.log.prepare(self.loop.name, partial(self._beat, beat))
-
-    def _catch_up(self) -> None:
-        self.log.read_ids(self.loop.logged_ids)
+            beat_and_touch = partial(self._beat, beat)
+            if not self.log.prepare(self.loop.name, beat_and_touch):
+                return False
+            self.log.read_ids(self.loop.logged_ids, beat_and_touch)
+            return True
 
     def _beat(self, beat: Heartbeat) -> None:
         beat()

@@ -113,7 +113,7 @@ def test_start_knows_the_ids_of_records_that_were_on_their_way(
     topic = KafkaTopic(log, log.replicas, writer, AppendRetry(lambda _: False))
     ids = MessageIdSet()
     is_ready = topic.prepare("ingest-0", no_heartbeat)
-    topic.read_ids(ids)
+    topic.read_ids(ids, no_heartbeat)
 
     assert is_ready
     assert MessageId("node-1", "b", 7) in ids

@@ -138,14 +138,15 @@ def test_tasks_have_each_segment_once(bench: LogBench) -> None:
 
 
 def test_ids_of_the_log_are_known_to_the_next_run(bench: LogBench) -> None:
-    """Those that another process appends meanwhile, too."""
-    writer = bench.writer("a")
+    """Those that another process appends meanwhile, too; with heartbeats."""
+    writer, beats = bench.writer("a"), list[None]()
     writer.write([row(0), LogRow(1, "/4/2", b"", reason="no id")])
     ids = MessageIdSet()
-    ids.read_new_rows(bench.log)
+    ids.read_new_rows(bench.log, lambda: beats.append(None))
     first = ids.count()
     bench.writer("b", "02").write([row(1)])
-    ids.read_new_rows(bench.log)
+    ids.read_new_rows(bench.log, lambda: beats.append(None))
 
+    assert len(beats) == 2  # one for each segment
     assert (first, ids.count()) == (1, 2)
     assert MessageId("node-1", "b", 1) in ids

@@ -1,8 +1,10 @@
 """Two ingest processes of one name: one is active, the other takes over."""
 
+import os
 import random
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +14,8 @@ from conftest import Broker, wait_until
 from ingesting import IngestBench, Sender
 from sizes import sizes
 
-from service_runtime.locks import LockHolder
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from service_runtime.locks import LockHolder, acquire_lock
 
 pytestmark = pytest.mark.broker
 
@@ -46,6 +49,76 @@ def wait_for_active_pid(ingester: IngestBench, but: int = 0) -> int:
     found = holder()
     assert found is not None
     return found.pid
+
+
+SLOW_READING = """
+import logging, runpy, sys, time
+from backend_spark.ingest import deduplication, process, standby
+
+read_segment_ids = deduplication.read_segment_ids
+
+def read_slowly(path):
+    logging.warning("reads %s", path)
+    time.sleep(0.04)
+    return read_segment_ids(path)
+
+deduplication.read_segment_ids = read_slowly
+process.SILENCE_S, standby.CATCH_UP_S = 3.0, 0.2
+sys.argv[0] = "backend-spark"
+runpy.run_module("backend_spark", run_name="__main__")
+"""
+"""The program with segments of which 150 take twice the longest silence."""
+
+
+def start_slowly(
+    ingester: IngestBench, monkeypatch: pytest.MonkeyPatch
+) -> subprocess.Popen[str]:
+    """Start a standby that reads 150 segments slowly, with a check each half second."""
+    path = SegmentWriter(ingester.log, "east.01").append([
+        LogRow(1, "/4/1", b"", "node-2", "b", 1, 1)
+    ])
+    for number in range(1, 150):
+        (ingester.log / f"east.{number:010x}-0000000000.arrow").hardlink_to(path)
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+    ingester.module = ["-c", SLOW_READING]
+    return ingester.start("--standby")
+
+
+def test_standby_that_reads_a_long_log_does_not_count_as_hanging(
+    ingester: IngestBench, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog would end it, and the next one would begin at the start again."""
+    lock = acquire_lock(ingester.log / ".lock-ingest-0")
+    process = start_slowly(ingester, monkeypatch)
+    assert process.stderr is not None
+    while "reads " not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(6)
+    os.close(lock)
+    wait_until(lambda: bool(sender.offers))
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert "standby is silent" not in stderr
+    assert "1 ids known" in stderr
+
+
+def test_start_with_a_long_log_does_not_count_as_hanging(
+    ingester: IngestBench, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby would kill it, for it reads the touches of the lock only."""
+    lock, touches = ingester.log / ".lock-ingest-0", set[int]()
+    start_slowly(ingester, monkeypatch)
+    wait_until(lock.exists)
+
+    def has_started() -> bool:
+        touches.add(lock.stat().st_mtime_ns)
+        return bool(sender.offers)
+
+    wait_until(has_started)
+
+    assert len(touches) > 5
 
 
 def kill(ingester: IngestBench, pid: int) -> None:
