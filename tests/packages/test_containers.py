@@ -221,6 +221,23 @@ def test_deployment_is_consistent(name: str) -> None:
     assert container["image"].removeprefix("yamamori-") in TARGETS
 
 
+@pytest.mark.parametrize("name", ["score", "spark-master", "spark-worker"])
+def test_pods_of_spark_are_reached_at_their_addresses(name: str) -> None:
+    """Other pods cannot resolve the name of a pod, which Spark takes otherwise."""
+    (container,) = deployments()[name]["template"]["spec"]["containers"]
+    address, *more = container["env"]
+
+    assert address == {
+        "name": "POD_IP",
+        "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+    }
+    if name == "score":
+        assert more == [{"name": "SPARK_LOCAL_HOSTNAME", "value": "$(POD_IP)"}]
+    else:
+        at = container["args"].index("--host")
+        assert container["args"][at + 1] == "$(POD_IP)"
+
+
 @pytest.mark.parametrize("name", deployments())
 def test_pod_is_confined(name: str) -> None:
     """As the services of compose.yaml are."""
