@@ -15,8 +15,9 @@ import ssl
 import stat
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import metadata
 from itertools import islice
@@ -154,7 +155,7 @@ def check_machine(
         yield from check_port(setting, host, port, needs.program)
     yield from check_tls_files(needs.tls, now)
     for setting, url in needs.brokers:
-        yield from check_broker(setting, url, needs.tls)
+        yield from check_broker(setting, url, needs.tls, now)
 
 
 def check_programs(
@@ -417,14 +418,17 @@ def check_tls_files(files: TlsFiles, now: datetime) -> Iterator[MachineFinding]:
         yield mend(f"key {secret}", "be secret", "readable by all users", remedy)
 
 
-def check_broker(setting: str, url: str, files: TlsFiles) -> Iterator[MachineFinding]:
-    """Check that a broker accepts connections, and with TLS also our certificate."""
+def check_broker(
+    setting: str, url: str, files: TlsFiles, now: datetime
+) -> Iterator[MachineFinding]:
+    """Check that a broker accepts connections, with TLS also the certificates."""
+    end = None
     endpoint = Endpoint.parse(url)
     at = (endpoint.host, endpoint.port)
     try:
         with socket.create_connection(at, CONNECT_TIMEOUT_S) as link:
             if endpoint.tls:
-                _shake_hands(link, endpoint.host, files)
+                end = _shake_hands(link, endpoint.host, files)
     except TlsFileError:
         return  # check_tls_files reports it
     except (socket.gaierror, UnicodeError) as error:  # the latter for an empty label
@@ -439,12 +443,19 @@ def check_broker(setting: str, url: str, files: TlsFiles) -> Iterator[MachineFin
         yield mend(setting, "accept connections", url, remedy)
     else:
         yield ok(f"{setting}: {url} accepts connections")
+    if end is not None and end < now + RENEWAL_WARNING:
+        rule = f"be valid for {RENEWAL_WARNING.days} days"
+        remedy = "issue it again at the office: nothing else renews it"
+        subject = f"{setting}: certificate of {url}"
+        yield mend(subject, rule, f"end {end:%Y-%m-%d}", remedy)
 
 
-def _shake_hands(link: socket.socket, host: str, files: TlsFiles) -> None:
+def _shake_hands(link: socket.socket, host: str, files: TlsFiles) -> datetime:
+    """Make the TLS handshake; return the end of the broker's certificate."""
     with make_ssl_context(files).wrap_socket(link, server_hostname=host) as secured:
+        peer = secured.getpeercert() or {}
         secured.settimeout(ALERT_WAIT_S)
-        try:
+        with suppress(TimeoutError):  # it waits for our CONNECT
             secured.recv(1)
-        except TimeoutError:
-            return  # it waits for our CONNECT
+    end_s = ssl.cert_time_to_seconds(str(peer["notAfter"]))
+    return datetime.fromtimestamp(end_s, UTC)

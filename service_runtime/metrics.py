@@ -104,6 +104,17 @@ def collect_certificate_end(files: TlsFiles) -> Metric:
     )
 
 
+def collect_broker_certificate_ends() -> Metric:
+    """Ends of the certificates of the brokers, as their last handshakes showed them."""
+    ends = tls.list_peer_certificate_ends().items()
+    return Metric(
+        "yamamori_broker_certificate_end_timestamp_seconds",
+        "gauge",
+        "Unix time at which the certificate of a broker ends, at the last handshake.",
+        tuple(MetricSample(end_s, {"broker": str(broker)}) for broker, end_s in ends),
+    )
+
+
 def _end_s(files: TlsFiles) -> float | None:
     try:
         path, _ = tls.select_certificate(files)
@@ -190,7 +201,8 @@ def make_metrics_servers(
     Args:
         section: The settings.
         collect: Collects the metrics of the program.
-        files: TLS files of the program; the end of its certificate is a metric, too.
+        files: TLS files of the program; the end of its certificate is a metric,
+            as are those of its brokers.
         setting: Name of the setting, for the error.
 
     Raises:
@@ -202,7 +214,11 @@ def make_metrics_servers(
         return [
             MetricsServer(
                 *parse_listen_address(section.listen),
-                lambda: [*collect(), collect_certificate_end(files)],
+                lambda: [
+                    *collect(),
+                    collect_certificate_end(files),
+                    collect_broker_certificate_ends(),
+                ],
             )
         ]
     except OSError as error:

@@ -283,6 +283,36 @@ def select_certificate(files: TlsFiles) -> CertificateFiles:
     return found.usable[0]
 
 
+_PEER_ENDS: dict[int, tuple[Endpoint, float]] = {}
+
+
+def note_peer_certificate(link: object, endpoint: Endpoint, sock: object) -> None:
+    """Note the end of a broker's certificate after the handshake.
+
+    Args:
+        link: The connection, which keeps one socket at a time.
+        endpoint: Address of the broker.
+        sock: Its socket; one without TLS is ignored.
+    """
+    if isinstance(sock, ssl.SSLSocket) and (peer := sock.getpeercert()):
+        end_s = ssl.cert_time_to_seconds(str(peer["notAfter"]))
+        _PEER_ENDS[id(link)] = endpoint, end_s
+
+
+def forget_peer_certificate(link: object) -> None:
+    """Forget what was noted for a connection that has been stopped."""
+    _PEER_ENDS.pop(id(link), None)
+
+
+def list_peer_certificate_ends() -> dict[Endpoint, float]:
+    """Ends of the certificates of this process's brokers, as Unix time.
+
+    Of several connections to one broker the latest end counts: the others may have been
+    made before its certificate was replaced.
+    """
+    return dict(sorted(_PEER_ENDS.copy().values()))
+
+
 def read_certificate_end(path: str) -> datetime:
     """End of validity of the certificate in a file.
 

@@ -287,6 +287,12 @@ class Connection:
         return f"mqtt {self.session.client_id}@{self.endpoint}"
 
     def _run(self) -> None:
+        try:
+            self._connect_until_stopped()
+        finally:
+            tls.forget_peer_certificate(self)
+
+    def _connect_until_stopped(self) -> None:
         while not self._stopping.is_set():
             started_s = monotonic()
             ended = self._connect_once()
@@ -335,13 +341,7 @@ class Connection:
         try:
             tls.check_link(self.endpoint, self.tls)
             client = self._make_client(self._generation, was_up, reasons)
-            client.connect(
-                self.endpoint.host,
-                self.endpoint.port,
-                self.session.keepalive_s,
-                clean_start=self.session.expiry_s == 0,
-                properties=codec.make_connect_properties(self.session),
-            )
+            self._connect(client)
         except (OSError, ValueError) as error:
             return self._end_of_attempt(client, error)
         self._client = client
@@ -360,6 +360,16 @@ class Connection:
         is_aborted = bool(client.abort_reason)
         was_silent = is_aborted or reason == NO_CONNACK
         return _Ended(reason, was_answered=not is_aborted, was_silent=was_silent)
+
+    def _connect(self, client: BatchingClient) -> None:
+        client.connect(
+            self.endpoint.host,
+            self.endpoint.port,
+            self.session.keepalive_s,
+            clean_start=self.session.expiry_s == 0,
+            properties=codec.make_connect_properties(self.session),
+        )
+        tls.note_peer_certificate(self, self.endpoint, client.socket())
 
     def _end_of_attempt(
         self, client: BatchingClient | None, error: Exception

@@ -94,8 +94,7 @@ class TrustedBroker(Broker):
         self.daemons = Endpoint("localhost", daemons, tls=True)
         name = f"{owner}-broker"
         made = authority.issue("broker", name, hosts=("localhost", "127.0.0.1"))
-        self._copy(Path(made.certificate or ""), "broker.pem")
-        self._copy(Path(made.key or ""), "broker.key")
+        self.copy_certificate(made)
         self._config = self._folder / "yamamori.conf"
         user = pwd.getpwuid(os.getuid()).pw_name
         # Started by root, Mosquitto would switch to a user without access to it.
@@ -104,6 +103,11 @@ class TrustedBroker(Broker):
         )
         self.write()
         self.start()
+
+    def copy_certificate(self, made: TlsFiles) -> None:
+        """Copy the broker's own certificate and key."""
+        self._copy(Path(made.certificate or ""), "broker.pem")
+        self._copy(Path(made.key or ""), "broker.key")
 
     def write(self) -> None:
         """Write the broker's files as ``ca broker-config`` does."""

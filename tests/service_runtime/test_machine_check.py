@@ -359,15 +359,39 @@ def test_renewed_certificate_of_the_same_or_no_name_is_used(
     assert "MEND" not in lines(check_tls_files(files, NOW))
 
 
+def test_brokers_certificate_that_ends_soon_is_reported(tmp_path: Path) -> None:
+    """A real handshake: nothing renews it, and then every link is refused."""
+    end = NOW + timedelta(days=3650)
+    files = certificate(tmp_path, end)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(files.certificate), str(files.key))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"mqtts://localhost:{server.getsockname()[1]}"
+        serving = threading.Thread(target=shake_hands, args=(server, context, 2))
+        serving.start()
+        well = lines(check_broker("x", url, files, end - timedelta(days=31)))
+        soon = lines(check_broker("x", url, files, end - timedelta(days=29)))
+        serving.join()
+
+    assert well == f"ok    x: {url} accepts connections"
+    assert soon.startswith(well)
+    assert (
+        f"MEND  x: certificate of {url} must be valid for 30 days, got 'end 2036-1"
+        in soon
+    )
+
+
 def test_broker_that_does_not_answer(tmp_path: Path) -> None:
     """Closed port, unknown name, impossible name, and a port that speaks no TLS."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"mqtt://127.0.0.1:{port}"
-        assert lines(check_broker("ingest.broker", url, TlsFiles())).startswith("ok ")
-    closed = lines(check_broker("ingest.broker", url, TlsFiles()))
-    unknown = lines(check_broker("x", "mqtt://no-such.invalid:1883", TlsFiles()))
-    impossible = lines(check_broker("x", "mqtt://no..such:1883", TlsFiles()))
+        assert lines(check_broker("ingest.broker", url, TlsFiles(), NOW)).startswith(
+            "ok "
+        )
+    closed = lines(check_broker("ingest.broker", url, TlsFiles(), NOW))
+    unknown = lines(check_broker("x", "mqtt://no-such.invalid:1883", TlsFiles(), NOW))
+    impossible = lines(check_broker("x", "mqtt://no..such:1883", TlsFiles(), NOW))
 
     assert f"MEND  ingest.broker must accept connections, got '{url}'; " in closed
     assert "start the broker there" in closed
@@ -388,8 +412,8 @@ def test_broker_of_another_authority_has_the_remedy_of_tls(tmp_path: Path) -> No
         url = f"mqtts://localhost:{server.getsockname()[1]}"
         serving = threading.Thread(target=shake_hands, args=(server, context, 2))
         serving.start()
-        refused = lines(check_broker("gateway.managers", url, own))
-        accepted = lines(check_broker("gateway.managers", url, server_files))
+        refused = lines(check_broker("gateway.managers", url, own, NOW))
+        accepted = lines(check_broker("gateway.managers", url, server_files, NOW))
         serving.join()
 
     assert "MEND  gateway.managers must accept our TLS link" in refused

@@ -16,7 +16,11 @@ from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.node_table import MAX_ROWS, build_node_table
 from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
-from service_runtime.metrics import MetricFamilies, collect_certificate_end
+from service_runtime.metrics import (
+    MetricFamilies,
+    collect_broker_certificate_ends,
+    collect_certificate_end,
+)
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 
@@ -218,9 +222,8 @@ def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None
     assert sum(cells.values()) == len(SLOPES)
     assert values["yamamori_events_open", "4"] == 2
     assert values["yamamori_notifications_waiting",] == 0
-    assert [
-        each.name for each in [*families, collect_certificate_end(TlsFiles())]
-    ] == named
+    families += [collect_certificate_end(TlsFiles()), collect_broker_certificate_ends()]
+    assert [each.name for each in families] == named
 
 
 def test_table_has_the_worst_nodes_and_those_of_a_filter(

@@ -4,12 +4,14 @@ import errno
 import json
 import stat
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
 from cryptography import x509
-from trust_bench import HOUR_S, IssuingAuthority, run_ca
+from trust_bench import HOUR_S, IssuingAuthority, Join, Make, run_ca
 
 from gateway_daemon.ca import store
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
@@ -19,7 +21,10 @@ from gateway_daemon.ca.authority import (
     Identity,
 )
 from gateway_daemon.ca.store import AuthorityFolder
-from service_runtime.metrics import collect_certificate_end
+from service_runtime.metrics import (
+    collect_broker_certificate_ends,
+    collect_certificate_end,
+)
 from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
@@ -287,3 +292,34 @@ def test_end_of_a_certificate_is_exported_to_prometheus(tmp_path: Path) -> None:
     assert ends_s["renewed"] - ends_s["first"] == pytest.approx(HOUR_S, abs=60)
     assert ends_s["lost"] == 0
     assert collect_certificate_end(TlsFiles()).samples == ()
+
+
+@pytest.mark.broker
+def test_end_of_a_brokers_certificate_is_exported_to_prometheus(
+    authority: IssuingAuthority, make_trusted: Make, join: Join
+) -> None:
+    """Nothing renews it; of several links to a broker the newest handshake counts."""
+    files = authority.issue("manager", "m1")
+    broker = make_trusted("manager", "m1")
+
+    def end_s() -> float | None:
+        ends = {
+            sample.labels["broker"]: sample.value
+            for sample in collect_broker_certificate_ends().samples
+        }
+        return ends.get(str(broker.daemons))
+
+    links = [join(broker.daemons, files, "m1")]
+    first_s = end_s()
+    made = authority.issue("broker", "m1-broker", hosts=("localhost",), life_s=1e6)
+    broker.copy_certificate(made)
+    broker.hup()
+    wait_until(lambda: "Reloading config" in broker.log.read_text())
+    links.append(join(broker.daemons, files, "m1-too"))
+    later_s = end_s()
+    for link in links:
+        link.stop()
+
+    assert first_s == pytest.approx(time.time() + HOUR_S, abs=300)
+    assert later_s == pytest.approx(time.time() + 1e6, abs=300)
+    assert end_s() is None
