@@ -6,6 +6,7 @@ When a function of this module returns, what it wrote survives a power cut.
 import errno
 import logging
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,6 +68,29 @@ def put_in_place(path: Path) -> None:
     """Replace a file by what `write_beside` has written."""
     _beside(path).replace(path)
     fsync_folder(path.parent)
+
+
+def write_for_service(path: Path, data: bytes, mode: int) -> None:
+    """Replace a file of a service, in a command that root may run.
+
+    What root replaces keeps its owner, group and mode, and a new file belongs to the
+    owner of its folder: else the service could not read it.
+
+    Args:
+        path: The file; its folder exists.
+        data: Its new content.
+        mode: Permission bits of a new file, and of each that another user writes.
+
+    Raises:
+        OSError: The file cannot be written; the old one is unchanged.
+    """
+    write_beside(path, data, mode)
+    if os.geteuid() == 0:
+        is_new = not path.exists()
+        model = (path.parent if is_new else path).stat()
+        os.chown(_beside(path), model.st_uid, model.st_gid)
+        _beside(path).chmod(mode if is_new else stat.S_IMODE(model.st_mode))
+    put_in_place(path)
 
 
 def write_best_effort(path: Path, data: bytes) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from service_runtime.errors import FieldError
-from service_runtime.files import write_atomic
+from service_runtime.files import write_for_service
 
 log = logging.getLogger(__name__)
 
@@ -149,9 +149,12 @@ def read_accounts(path: Path) -> dict[str, Account]:
 
 
 def write_accounts(path: Path, accounts: dict[str, Account]) -> None:
-    """Replace the accounts file atomically; only its owner may read it."""
+    """Replace the accounts file atomically; only its owner may read a new one.
+
+    Root keeps its owner and mode, so that the console can still read it.
+    """
     lines = [_line(account) for account in accounts.values()]
-    write_atomic(path, "".join(lines).encode(), mode=0o600)
+    write_for_service(path, "".join(lines).encode(), mode=0o600)
 
 
 def _line(account: Account) -> str:

@@ -177,6 +177,7 @@ CLUSTER = {
     # The stand-in for `spark-class` only checks that the class exists.
     "python -c 'import pyspark; print(pyspark.__path__[0])'": "echo .",
 }
+ACCOUNTS = "/var/lib/yamamori/backend/accounts"
 PASSWORD = {"--role": "--password 'correct horse battery' --role"}
 
 RUN = {
@@ -239,14 +240,14 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         },
         # The test of the second factor enters a code.
         PASSWORD
-        | {"backend-spark console-account totp /etc/yamamori/accounts suzuki  ": "true"}
+        | {f"backend-spark console-account totp {ACCOUNTS} suzuki  ": "true"}
         | {" --head 1234:5f1c...": ""},
     ),
     "docs/how-to/standards.md": Page(
         {
             1: BACKEND + "printf '[console]\\nport = 8088\\n' >> backend.toml\n"
-            "echo 'accounts = \"/etc/yamamori/accounts\"' >> backend.toml\n"
-            "TOKEN=$(backend-spark console-account token /etc/yamamori/accounts qgis)\n"
+            f"echo 'accounts = \"{ACCOUNTS}\"' >> backend.toml\n"
+            f"TOKEN=$(backend-spark console-account token {ACCOUNTS} qgis)\n"
             "backend-spark console --config backend.toml\n"
         },
         PASSWORD

@@ -1,6 +1,7 @@
 """Accounts, login, sessions and access control of the console."""
 
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,27 @@ def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
         == 0
     )
     assert accounts.read_accounts(path) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_accounts_that_root_changes_stay_readable_for_the_console(
+    tmp_path: Path,
+) -> None:
+    """With a file of root, a removed account stayed valid, and no start succeeded."""
+    path, run = tmp_path / "accounts", CliRunner()
+    os.chown(tmp_path, 12345, 12346)
+
+    def account(*args: str) -> tuple[int, int, int]:
+        done = run.invoke(cli, ["console-account", args[0], str(path), *args[1:]])
+        assert done.exit_code == 0
+        found = path.stat()
+        return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+    assert account("add", "suzuki", "--password", PASSWORD) == (12345, 12346, 0o600)
+    assert account("lock", "suzuki") == (12345, 12346, 0o600)
+    os.chown(path, 0, 12347)
+    path.chmod(0o640)
+    assert account("remove", "suzuki") == (0, 12347, 0o640)
 
 
 def test_locked_account_is_shown_and_unlocked_by_command(tmp_path: Path) -> None:
