@@ -120,6 +120,7 @@ def test_removal_keeps_data_and_purge_removes_it(operator: Operator) -> None:
     assert not machine.inside(QUEUE).exists()
     assert not machine.inside("/etc/yamamori/node.toml").exists()
     assert machine.inside("/var/lib/yamamori/gateway").exists()
+    machine.inside("/var/lib/yamamori/ledger").unlink()  # no file of the package
     assert machine.show(GATEWAY, "ActiveState") == "active"
     done = operator.apt("purge", "yamamori-gateway", "yamamori-common")
 

@@ -74,10 +74,10 @@ def test_upgrade_of_one_role_keeps_the_others(tmp_path: Path, role: str) -> None
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_purge_of_a_node_leaves_the_certificate_of_the_gateway(
+def test_purge_of_a_node_leaves_what_is_not_its_own(
     tmp_path: Path, shared: bool
 ) -> None:
-    """Also of an installation whose roles have the same file in their settings."""
+    """Backups, imports, and a certificate that two roles have in their settings."""
     state, settings = tmp_path / "lib/yamamori", tmp_path / "etc/yamamori"
     files = {
         "node": state / ("identity.pem" if shared else "identity-node.pem"),
@@ -89,7 +89,12 @@ def test_purge_of_a_node_leaves_the_certificate_of_the_gateway(
         (settings / f"{role}.toml").write_text(f'[tls]\nrenewed = "{path}"\n')
         path.touch()
         Path(f"{path}.copy").touch()
-    (state / "queue.db").touch()
+    for name in ("queue.db", "queue.db-wal", "queue.db.reserve", "gateways.json"):
+        (state / name).touch()
+    (state / "last-node.toml").touch()
+    (state / "update").mkdir()
+    for name in ("backend", "backup", "forecast"):
+        (state / name).mkdir()
     (state / "identity-node.pem.requested.key").touch()
     script = (ROOT / "debian/yamamori-node.postrm").read_text()
     for real, ours in (("/var/lib/", "lib/"), ("/etc/", "etc/")):
@@ -98,5 +103,5 @@ def test_purge_of_a_node_leaves_the_certificate_of_the_gateway(
 
     left = files["gateway"].name
     assert {path.name for path in state.iterdir()} == {
-        *("gateway", left, f"{left}.copy")
+        *("gateway", "backend", "backup", "forecast", left, f"{left}.copy")
     }
