@@ -312,7 +312,7 @@ def build_node(
     backend = open_hardware(node)
     node_queue = opened_queue or _leased_queue(node)
     pulse, stop = LoopWatchdog(time.monotonic), threading.Event()
-    shared = _Shared(node, node_queue, pulse, stop, _local_minute(backend.clock))
+    shared = _Shared(node, node_queue, pulse, stop, _local_minute(node, backend.clock))
     parts = _parts(shared, backend)
     power, runtime = node.settings.power, os.environ.get("RUNTIME_DIRECTORY")
     coordinator = Coordinator(
@@ -439,10 +439,10 @@ def _memory_queue(node: NodeSettings) -> Queue:
     return MemoryQueue(node.settings.node.id, secrets.token_hex(4), SAFE_QUEUE_BYTES)
 
 
-def _local_minute(clock: Clock) -> Callable[[], int | None]:
+def _local_minute(node: NodeSettings, clock: Clock) -> Callable[[], int | None]:
     def minute() -> int | None:
-        now = time.localtime(clock.wall_s())
-        return now.tm_hour * 60 + now.tm_min if clock.is_synchronised() else None
+        minute = node.settings.uplink.local_minute(clock.wall_s())
+        return minute if clock.is_synchronised() else None
 
     return minute
 

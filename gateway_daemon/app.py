@@ -440,7 +440,10 @@ def _egress(
             queue,
             sender,
             links.to_brokers,
-            settings.uplink.rate_limiter(_minute),
+            # A gateway's clock is synchronised.
+            settings.uplink.rate_limiter(
+                lambda: settings.uplink.local_minute(time.time())
+            ),
             time.monotonic,
         ),
         tls=Endpoint.parse(settings.gateway.broker).tls,
@@ -533,9 +536,3 @@ def accepts_connection(broker: BrokerInfo) -> bool:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _minute() -> int:
-    """Local minute of the day; a gateway's clock is synchronised."""
-    now = time.localtime()
-    return now.tm_hour * 60 + now.tm_min

@@ -150,7 +150,10 @@ def check(path: Path, **arguments: object) -> None:
 def _find_notes(node: NodeSettings, machine: Sequence[MachineFinding]) -> list[str]:
     """Settings and machine facts that are valid but may be unintended."""
     rules = node.settings
+    has_periods = rules.uplink.period or rules.update.period
+    now_s = app.make_node_clock(node).wall_s()
     return [
+        *([rules.uplink.describe_zone(now_s)] if has_periods else ()),
         *advise_on_rules(rules.triage, rules.criteria, node.sensors),
         *check_notice_keys(rules.notices.keys),
         *texts_of(machine, FindingState.NOTE),
@@ -223,7 +226,7 @@ def _machine(node: NodeSettings) -> NodeIdentification:
     """The node and the machine that it runs on."""
     section = node.settings.node
     clock = app.make_node_clock(node)
-    now = datetime.fromtimestamp(clock.wall_s(), UTC)
+    now = node.settings.uplink.local_time(clock.wall_s())
     try:
         board = _MODEL.read_text(encoding="utf-8").rstrip("\0\n")
     except OSError:

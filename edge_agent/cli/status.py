@@ -1,6 +1,7 @@
 """The command ``status``: prints the last status of the running agent."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def _show(status: dict[str, Any], age_s: float) -> None:
     for loop in status["silent"]:
         click.echo(f"  HANGS: {loop}")
     late = ": the agent hangs or is gone" if age_s > STALE_S else ""
-    click.echo(f"  {age_s:.0f} s ago{late}")
+    at = datetime.fromtimestamp(status["at_s"], UTC).astimezone()
+    click.echo(f"  {at:%H:%M %Z}, {age_s:.0f} s ago{late}")
 
 
 def _is_ok(status: dict[str, Any], age_s: float) -> bool:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
 from edge_agent.uplink.publications import SenderProfile
@@ -22,6 +24,19 @@ def check_qos(qos: tuple[int, ...]) -> None:
     if len(qos) != LADDER.top or not set(qos) <= {0, 1, 2}:
         rule = f"{LADDER.top} numbers, each 0, 1 or 2, for priorities 1 to {LADDER.top}"
         raise FieldError("qos", rule, list(qos))
+
+
+def check_time_zone(name: str | None) -> None:
+    """Check the name of a time zone; None is that of the machine.
+
+    Raises:
+        FieldError: This machine does not know it.
+    """
+    try:
+        ZoneInfo(name or "UTC")
+    except (ValueError, LookupError, OSError) as error:  # a path, unknown, a folder
+        rule = "a name of `timedatectl list-timezones`, such as Asia/Tokyo"
+        raise FieldError("time zone", rule, name, "apt install tzdata") from error
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,13 @@ class LinkSection:
     period: tuple[PeriodSection, ...] = key(
         KeyRule("Times of day with a rate of their own; the first that holds counts."),
         (),
+    )
+    time_zone: str | None = key(
+        KeyRule(
+            "Time zone of the periods, such as Asia/Tokyo; absent is the machine's.",
+            check=check_time_zone,
+        ),
+        None,
     )
     override_from: int = key(
         KeyRule(
@@ -120,6 +142,22 @@ class LinkSection:
             self.keepalive_s,
             publisher_id=publisher_id,
         )
+
+    def local_time(self, wall_s: float) -> datetime:
+        """A Unix time in the zone of the periods."""
+        zone = None if self.time_zone is None else ZoneInfo(self.time_zone)
+        return datetime.fromtimestamp(wall_s, UTC).astimezone(zone)
+
+    def describe_zone(self, wall_s: float) -> str:
+        """In which zone the times of the periods are."""
+        return (
+            f"periods are in local time, now {self.local_time(wall_s):%H:%M %Z (UTC%z)}"
+        )
+
+    def local_minute(self, wall_s: float) -> int:
+        """Minute of the day of a Unix time, in the zone of the periods."""
+        at = self.local_time(wall_s)
+        return at.hour * 60 + at.minute
 
     def rate_limiter(self, local_minute: Callable[[], int | None]) -> RateLimiter:
         """Rate limiter of the link."""

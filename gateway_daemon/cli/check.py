@@ -49,10 +49,13 @@ def check(path: Path, *, is_json: bool) -> None:
     table = read_settings(lambda path: parse_toml(read_settings_text(path)), path)
     kind = next((each for each in FORMS if each in table), "gateway")
     settings = read_settings(FORMS[kind], path)
+    now = datetime.now(UTC)
     findings = [
         ok(f"{path}: settings of a {kind} are valid"),
-        *check_machine(_needs(kind, settings), os.environ, datetime.now(UTC)),
+        *check_machine(_needs(kind, settings), os.environ, now),
     ]
+    if isinstance(settings, config.GatewaySettings) and settings.uplink.period:
+        findings.append(ok(settings.uplink.describe_zone(now.timestamp())))
     click.echo(format_findings(findings, as_json=is_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
 

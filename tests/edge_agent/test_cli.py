@@ -60,6 +60,15 @@ def test_check_of_good_settings_reads_every_sensor(tmp_path: Path) -> None:
     assert "2 of 2 well" in result.stdout
 
 
+def test_check_shows_the_local_time_of_the_periods(tmp_path: Path) -> None:
+    """On a card whose zone is UTC, a link that closes at night was closed at noon."""
+    period = '[[uplink.period]]\nstart = "22:00"\nend = "05:00"\nrate_bytes_per_s = 0\n'
+    zoned = GOOD.replace("[queue]", f'time_zone = "Asia/Tokyo"\n{period}[queue]')
+    note = r"note: periods are in local time, now 00:00 JST \(UTC\+0900\)"
+
+    assert re.search(note, run(tmp_path, "check", text=zoned).stdout)
+
+
 def test_json_of_check_has_verdict_node_and_sensors(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A gateway's clock after a power cut: the time saved last, not the build date."""
+"""An image's time zone; a gateway's clock after a power cut: the time saved last."""
 
 import os
 import subprocess
@@ -70,3 +70,20 @@ def test_clock_is_restored_before_a_gateway_serves_it() -> None:
     assert "chrony.service" in before
     assert "yamamori-clock" in (IMAGE / "units/gateway").read_text().split()
     assert "yamamori-clock" not in (IMAGE / "units/node").read_text().split()
+
+
+@pytest.mark.parametrize("role", ["node", "gateway"])
+def test_local_time_is_that_of_japan(tmp_path: Path, role: str) -> None:
+    """With UTC, a link that is closed at night was closed from 07:00 to 14:00."""
+    root, programs = tmp_path / "root", tmp_path / "bin"
+    for folder in ("root", "etc", "var/log", "tmp"):
+        (root / folder).mkdir(parents=True)
+    programs.mkdir()
+    for name in ("systemctl", "systemd-sysusers"):  # units and users of the root
+        (programs / name).symlink_to("/bin/true")
+    env = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run([IMAGE / "lib/settle", role, root], env=env, check=True)
+    packages = (IMAGE / "lock" / role).read_text()
+
+    assert (root / "etc/localtime").readlink() == Path("/usr/share/zoneinfo/Asia/Tokyo")
+    assert "\ntzdata " in packages

@@ -1,6 +1,7 @@
 """`gateway-daemon check`, `backend-spark check` and `edge-agent check` as commands."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,12 @@ id = "gw"
 broker = "{broker}"
 managers = ["{broker}"]
 data = "{data}"
+[uplink]
+time_zone = "Asia/Tokyo"
+[[uplink.period]]
+start = "22:00"
+end = "05:00"
+rate_bytes_per_s = 0
 """
 MANAGER = """
 [manager]
@@ -102,6 +109,7 @@ def test_kind_of_the_program_follows_from_the_settings(
 
     assert "settings of a gateway are valid" in gateway[0]
     assert f"ok    gateway.managers: {url} accepts connections" in gateway
+    assert re.search(r"periods are in local time, now \S+ JST", gateway[-1])
     assert f"ok    manager.broker: {url} accepts connections" in manager
     assert status == 1
     (refused,) = (line for line in manager if "broker.url" in line)

@@ -1,6 +1,8 @@
 """Rate limit with a timetable, and the priorities that override it."""
 
 import math
+import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -88,12 +90,34 @@ def test_rate_limiter_is_built_from_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("zone", "minute"),
+    [("Asia/Tokyo", "22:30"), ("America/St_Johns", "11:00"), (None, "13:30")],
+)
+def test_periods_are_in_the_zone_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch, zone: str | None, minute: str
+) -> None:
+    """The machine's is UTC, as on a card without a zone."""
+    text = "" if zone is None else f'time_zone = "{zone}"'
+    link = build_settings(LinkSection, parse_toml(text))
+    at = datetime(2026, 6, 1, 13, 30, tzinfo=UTC)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        found = link.local_minute(at.timestamp())
+    time.tzset()
+
+    assert found == parse_minute(minute)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("qos = [1, 1, 1]", "qos"),
         ("qos = [1, 1, 1, 1, 3]", "qos"),
         ("override_from = 0", "override_from"),
         ('[[period]]\nstart = "25:00"\nend = "1:00"\nrate_bytes_per_s = 1', "HH:MM"),
+        ('time_zone = "Asia/Kyoto"', "such as Asia/Tokyo"),
+        ('time_zone = "Asia"', "such as Asia/Tokyo"),
         ('[[period]]\nstart = "01:00"\nend = "02:00"', "rate_bytes_per_s"),
     ],
 )
