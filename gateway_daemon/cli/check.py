@@ -1,7 +1,7 @@
 """The command ``check``: what a gateway or one of its companions needs here."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +17,21 @@ from gateway_daemon.cli._options import (
     read_settings,
 )
 from service_runtime.machine_check import (
+    MachineFinding,
     MachineNeeds,
     are_well,
     check_machine,
     format_findings,
+    mend,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
+from service_runtime.service_rights import find_user
 from service_runtime.settings import parse_toml, read_settings_text
 from service_runtime.tls import Endpoint
 
 MOSQUITTO: Final = "mosquitto"
+BROKER_FILES: Final = Path("/etc/mosquitto/yamamori")
 FORMS: Final[Mapping[str, Callable[[Path], object]]] = {
     "gateway": config.read_gateway_settings,
     "manager": config.read_manager_settings,
@@ -53,6 +57,7 @@ def check(path: Path, *, is_json: bool) -> None:
     findings = [
         ok(f"{path}: settings of a {kind} are valid"),
         *check_machine(_needs(kind, settings), os.environ, now),
+        *check_broker_files(BROKER_FILES, MOSQUITTO),
     ]
     if isinstance(settings, config.GatewaySettings) and settings.uplink.period:
         findings.append(ok(settings.uplink.describe_zone(now.timestamp())))
@@ -79,6 +84,24 @@ def _needs(kind: str, settings: Any) -> MachineNeeds:  # noqa: ANN401 - one of f
         data=folder,
         without=() if is_here else (MOSQUITTO,),
     )
+
+
+def check_broker_files(folder: Path, user_name: str) -> Iterator[MachineFinding]:
+    """Check that Mosquitto may read the files of `ca broker-config`; only root can.
+
+    Mosquitto ends at each start when a copy that root made belongs to root.
+
+    Args:
+        folder: The broker's folder on this machine; it need not exist.
+        user_name: User of Mosquitto; it need not exist.
+    """
+    user = find_user(user_name)
+    if user is None or not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if (obstacle := user.find_obstacle(path)) is not None:
+            rule, value = f"be readable by user {user_name}", f"{obstacle} forbids it"
+            yield mend(str(path), rule, value, f"chown -R {user_name}: {folder}")
 
 
 def _brokers(kind: str, settings: Any) -> Iterable[tuple[str, str]]:  # noqa: ANN401 - the same

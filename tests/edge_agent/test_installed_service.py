@@ -45,7 +45,7 @@ def problems(service: InstalledService, queue: Path) -> list[str]:
 def service(tmp_path: Path) -> InstalledService:
     """A service whose folder systemd will make."""
     return InstalledService(
-        os.getuid(), tmp_path / "lib/state", made(tmp_path / "drop-ins")
+        os.getuid(), tmp_path / "lib/state", made(tmp_path / "edge-agent.service.d")
     )
 
 

@@ -1,13 +1,18 @@
 """`gateway-daemon check`, `backend-spark check` and `edge-agent check` as commands."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from conftest import Broker
+
+from gateway_daemon.cli.check import check_broker_files
 
 GATEWAY = """
 [gateway]
@@ -169,3 +174,22 @@ def test_node_that_cannot_write_its_queue_fails(machine: CheckedMachine) -> None
     assert good[0] == 0, good[1]
     assert status == 1
     assert "!! queue.path must be a folder, got '/" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_copied_files_that_mosquitto_cannot_read_are_named() -> None:
+    """After `scp` as root the broker ended at each start."""
+    with tempfile.TemporaryDirectory() as name:  # every user may enter it
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "acl").touch(0o600)
+        (folder / "ca.pem").touch(0o644)
+        before = [str(each) for each in check_broker_files(folder, "nobody")]
+        shutil.chown(folder / "acl", "nobody")
+        after = [*check_broker_files(folder, "nobody")]
+        missing = [*check_broker_files(folder / "none", "nobody")]
+
+    (found,) = before
+    assert found.startswith(f"MEND  {folder}/acl must be readable by user nobody")
+    assert found.endswith(f"; chown -R nobody: {folder}")
+    assert after == missing == []
