@@ -26,8 +26,10 @@ from edge_agent.sensors.errors import (
 from slope_science.quality import FLAG_LABEL, Flag, ValueRange, check_range, check_step
 from spatial_mqtt.senml import Reading
 
+FLAT_LINE_S = 3600.0
 FLAT_LINE_COUNT = 60
-"""Number of equal readings in a row that is suspect for a sensor with noise."""
+"""Equal readings of a sensor with noise that are suspect: as many in a row, over as
+long. Fast sampling reads more of them within minutes."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class PlausibleRange:
 @dataclass
 class _LastValue:
     value: float
+    since_s: float
     equal: int = 1
 
 
@@ -65,31 +68,40 @@ class QualityFlagger:
         self._plausible = limits
         self._last: dict[str, _LastValue] = {}
 
-    def flag(self, readings: Sequence[Reading]) -> list[Reading]:
-        """The readings; those that are not good with their flag."""
-        return [self._flagged(reading) for reading in readings]
+    def flag(self, readings: Sequence[Reading], at_s: float) -> list[Reading]:
+        """The readings; those that are not good with their flag.
 
-    def _flagged(self, reading: Reading) -> Reading:
+        Args:
+            readings: Readings of one instant.
+            at_s: Its time in seconds since any start.
+        """
+        return [self._flagged(reading, at_s) for reading in readings]
+
+    def _flagged(self, reading: Reading, at_s: float) -> Reading:
         value = reading.value
         is_checked = reading.unit == self._plausible.unit
         is_number = isinstance(value, float | int) and not isinstance(value, bool)
         if not is_checked or not is_number:
             return reading
-        flag = self._flag(reading.name, float(value))  # type: ignore[arg-type]
+        flag = self._flag(reading.name, float(value), at_s)  # type: ignore[arg-type]
         if flag is Flag.GOOD:
             return reading
         return replace(reading, extra={**reading.extra, FLAG_LABEL: int(flag)})
 
-    def _flag(self, name: str, value: float) -> Flag:
+    def _flag(self, name: str, value: float, at_s: float) -> Flag:
         limits = self._plausible
         if check_range(value, ValueRange(limits.low, limits.high)).flag is Flag.FAIL:
             return Flag.FAIL
         last = self._last.get(name)
         if last is not None and value == last.value:
             last.equal += 1
-            is_flat = limits.largest_step is not None and last.equal >= FLAT_LINE_COUNT
+            is_flat = (
+                limits.largest_step is not None
+                and last.equal >= FLAT_LINE_COUNT
+                and at_s - last.since_s >= FLAT_LINE_S
+            )
             return Flag.SUSPECT if is_flat else Flag.GOOD
-        self._last[name] = _LastValue(value)
+        self._last[name] = _LastValue(value, at_s)
         if last is None or limits.largest_step is None:
             return Flag.GOOD
         return check_step(last.value, value, limits.largest_step).flag
@@ -249,7 +261,8 @@ class SensorReader:
                 elif error is not None:
                     results[sensor.name] = self._failed(sensor.name, error)
                 else:
-                    flagged = self._quality[sensor.name].flag(readings)
+                    read_s = self._read_s[_queue_name(sensor)]
+                    flagged = self._quality[sensor.name].flag(readings, read_s)
                     results[sensor.name] = flagged + self._succeeded(sensor.name)
 
     def _read_with_retry(self, sensor: Sensor, now_s: float) -> list[Reading]:

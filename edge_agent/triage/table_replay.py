@@ -120,7 +120,7 @@ def replay_messages(
         readings = [
             reading
             for each in message.readings
-            for reading in _flagged(each.reading, flaggers[each.sensor])
+            for reading in _flagged(each.reading, message.at_s, flaggers[each.sensor])
         ]
         instant = Instant(message.at_s, is_synchronised=message.synchronised)
         result = triage.assess(readings, instant)
@@ -129,6 +129,8 @@ def replay_messages(
         yield ReplayedMessage(message.at_s, result, doubtful)
 
 
-def _flagged(reading: Reading, flagger: QualityFlagger) -> Sequence[Reading]:
+def _flagged(
+    reading: Reading, at_s: float, flagger: QualityFlagger
+) -> Sequence[Reading]:
     """The reading with the node's flag; one that the table flags keeps it."""
-    return [reading] if reading.extra else flagger.flag([reading])
+    return [reading] if reading.extra else flagger.flag([reading], at_s)

@@ -32,6 +32,17 @@ class SensorSample:
     is_failed: bool = False
     suspect_axes: set[str] = field(default_factory=set)
 
+    def is_value_doubtful(self, value: float, before: float | None) -> bool:
+        """Whether a value of the sensor is doubtful.
+
+        One that stands still is suspect, but says nothing new: it was good before.
+
+        Args:
+            value: The value.
+            before: The last good one; None without one.
+        """
+        return self.is_suspect and value != before
+
     def is_doubtful(self, before: Sequence[float]) -> bool:
         """Whether a tilt is doubtful.
 

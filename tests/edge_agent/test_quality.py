@@ -1,7 +1,23 @@
 """QARTOD flags set by the node."""
 
-from edge_agent.sensor_reader import FLAT_LINE_COUNT, PlausibleRange, QualityFlagger
+from collections.abc import Mapping, Sequence
+
+import pytest
+from triage_readings import START_S
+
+from edge_agent.sensor_reader import (
+    FLAT_LINE_COUNT,
+    FLAT_LINE_S,
+    PlausibleRange,
+    QualityFlagger,
+)
+from edge_agent.sensors.registry import parse_sensors
+from edge_agent.triage import Triage
+from edge_agent.triage.settings import TriageSection
+from edge_agent.triage.table_replay import ReplayedMessage, replay_messages
+from service_runtime.settings import build_settings
 from slope_science.quality import FLAG_LABEL
+from spatial_mqtt.reading_table import TableMessage, TableReading
 from spatial_mqtt.senml import Reading
 
 TILT = PlausibleRange("deg", -90, 90, 1.0)
@@ -9,10 +25,16 @@ RAIN = PlausibleRange("mm", 0, 50, None)
 
 
 def flags(
-    plausible: PlausibleRange, values: list[object], unit: str = "deg"
+    plausible: PlausibleRange,
+    values: list[object],
+    unit: str = "deg",
+    every_s: float = 60.0,
 ) -> list[object]:
     quality = QualityFlagger(plausible)
-    flagged = [quality.flag([Reading("t", unit, v)])[0] for v in values]  # type: ignore[arg-type]
+    flagged = [
+        quality.flag([Reading("t", unit, v)], at * every_s)[0]  # type: ignore[arg-type]
+        for at, v in enumerate(values)
+    ]
     return [reading.extra.get(FLAG_LABEL) for reading in flagged]
 
 
@@ -32,13 +54,79 @@ def test_values_that_are_not_finite_fail() -> None:
     assert flags(TILT, [float("inf"), float("nan")]) == [4, 4]
 
 
-def test_repeated_values_of_a_noisy_sensor_are_suspect() -> None:
-    """Sixty equal readings to the last digit are no measurement."""
-    flagged = flags(TILT, [0.12345] * (FLAT_LINE_COUNT + 1) + [0.12346])
+@pytest.mark.parametrize(
+    ("every_s", "good"), [(10.0, 360), (60.0, 60), (300.0, FLAT_LINE_COUNT - 1)]
+)
+def test_repeated_values_of_a_noisy_sensor_are_suspect(
+    every_s: float, good: int
+) -> None:
+    """Equal to the last digit for an hour, in sixty readings: no measurement."""
+    count = int(FLAT_LINE_S / every_s) + FLAT_LINE_COUNT
+    flagged = flags(TILT, [0.12345] * count + [0.12346], every_s=every_s)
 
-    assert flagged == [None] * (FLAT_LINE_COUNT - 1) + [3, 3, None]
+    assert flagged == [None] * good + [3] * (count - good) + [None]
 
 
 def test_rain_gauge_may_repeat_zero() -> None:
     """A month without rain is possible."""
     assert set(flags(RAIN, [0.0] * 500, unit="mm")) == {None}
+
+
+STAGE = {
+    "kind": "ultrasonic", "name": "stage",
+    "trigger_pin": 23, "echo_pin": 24, "mount_m": 4.0,
+}  # fmt: skip
+SOIL = {
+    "kind": "soil-moisture", "name": "soil", "channel": 0, "dry_v": 2.2, "wet_v": 1.0
+}  # fmt: skip
+
+
+def judged(
+    sensor: Mapping[str, object],
+    limits: Sequence[Mapping[str, object]],
+    values: Sequence[float],
+    every_s: float,
+) -> list[ReplayedMessage]:
+    """Flags and levels by the node's code of a sensor's readings."""
+    (settings,) = parse_sensors([sensor])
+    triage = Triage([settings], build_settings(TriageSection, {"limit": limits}))
+    messages = []
+    for at, value in enumerate(values):
+        reading = Reading(settings.name, settings.senml_unit, value)
+        entry = TableReading(1, settings.name, settings.quantity, reading)
+        at_s = START_S + at * every_s
+        messages.append(TableMessage("n", 33.5, 133.5, at_s, at_s, readings=[entry]))
+    return list(replay_messages(messages, [settings], triage))
+
+
+def test_steady_water_keeps_the_level_of_its_limit() -> None:
+    """A level of 4 makes the node read every 10 s; the river stands there for 3 h."""
+    limit = {"sensor": "stage", "above": 3.0, "level": 4}
+    results = judged(STAGE, [limit], [2.9] + [3.12] * 1080 + [3.13] * 60, 10.0)[1:]
+
+    assert results[1079].flags  # a ranger that repeats a value may be stuck
+    assert {(each.result.level, each.result.alarm_level) for each in results} == {
+        (4, 4)
+    }
+    assert {"while ago" in (each.result.why or "") for each in results} == {False}
+
+
+def test_soil_that_changes_less_than_hourly_reaches_its_limit() -> None:
+    """The example of how-to/triage.md; the probe changes a digit every 65 min."""
+    limit = {"sensor": "soil", "above": 0.42, "for_s": 3600, "level": 2}
+    wet = [0.43 + 0.0003 * (at // 65 % 2) for at in range(780)]
+    results = judged(SOIL, [limit], wet, 60.0)
+
+    assert sum(bool(each.flags) for each in results) > 12
+    assert [each.result.level for each in results] == [1] * 60 + [2] * 720
+
+
+def test_jump_beyond_a_limit_counts_from_its_second_reading() -> None:
+    """One doubtful value starts no `for_s`; one within an excess does not end it."""
+    limit = {"sensor": "soil", "above": 0.42, "for_s": 600, "level": 2}
+    jumps = judged(SOIL, [limit], [0.2] + [0.5] * 12, 60.0)
+    assert [each.result.level for each in jumps] == [1] * 12 + [2]
+
+    higher = judged(SOIL, [limit], [0.43] * 5 + [0.60] * 7, 60.0)
+    assert higher[5].flags
+    assert [each.result.level for each in higher] == [1] * 10 + [2] * 2

@@ -173,9 +173,11 @@ class LimitRule:
         self._limit = limit
         self._part = (limit.sensor or "").partition("/")[2]
         self._value: float | None = None
+        self._good: float | None = None
         self._since_s: float | None = None
         self._last_s = -math.inf
         self._is_doubtful = False
+        self._began_doubtful = False
 
     def on_sample(self, sample: SensorSample) -> None:
         """Store the time since which the value is beyond the limit."""
@@ -183,12 +185,15 @@ class LimitRule:
         if value is None:
             return
         was = self._since_s is not None
+        is_doubtful = sample.is_value_doubtful(value, self._good)
         if not self._limit.is_exceeded_by(value, was_exceeded=was):
             self._since_s = None
-        elif not was or (self._is_doubtful and not sample.is_suspect):
+        elif not was or (self._began_doubtful and not is_doubtful):
             # a doubtful excess starts to count with the first good reading
-            self._since_s = sample.at_s
-        self._value, self._is_doubtful = value, sample.is_suspect
+            self._since_s, self._began_doubtful = sample.at_s, is_doubtful
+        self._value, self._is_doubtful = value, is_doubtful
+        if not is_doubtful:
+            self._good = value
         self._last_s = max(self._last_s, sample.at_s)
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
