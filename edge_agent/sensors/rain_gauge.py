@@ -15,6 +15,7 @@ from edge_agent.sensors.pulse_counter import (
     open_pulse_source,
 )
 from service_runtime.settings import KeyRule, key
+from slope_science.quality import RAIN_MM
 from spatial_mqtt.senml import Reading
 
 
@@ -24,8 +25,8 @@ class RainGaugeSettings(SensorSettings):
 
     quantity: ClassVar[str] = "rain"
     senml_unit: ClassVar[str | None] = "mm"
-    # above the wettest hour recorded in Japan, 153 mm
-    range: ClassVar[tuple[float, float]] = (0.0, 200.0)
+    # a report may hold the rain of many hours; triage limits it by their number
+    range: ClassVar[tuple[float, float]] = (RAIN_MM.fail.low, RAIN_MM.fail.high)
     largest_step: ClassVar[float | None] = None
 
     pin: int = key(

@@ -16,7 +16,7 @@ from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
 from edge_agent.triage.table_replay import ReplayedMessage, replay_messages
 from service_runtime.settings import build_settings
-from slope_science.quality import FLAG_LABEL
+from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.reading_table import TableMessage, TableReading
 from spatial_mqtt.senml import Reading
 
@@ -130,3 +130,25 @@ def test_jump_beyond_a_limit_counts_from_its_second_reading() -> None:
     higher = judged(SOIL, [limit], [0.43] * 5 + [0.60] * 7, 60.0)
     assert higher[5].flags
     assert [each.result.level for each in higher] == [1] * 10 + [2] * 2
+
+
+GAUGE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
+
+
+def test_rain_of_a_stop_in_a_typhoon_counts_whole() -> None:
+    """The kernel counts the tips of six hours, 34 mm/h, into the first report."""
+    (_, before), (_, after) = (
+        judged(GAUGE, [], [0.0, mm], 6 * 3600) for mm in (195.0, 205.0)
+    )
+    assert (before.result.level, after.result.level) == (2, 3)
+    assert after.flags == {}
+
+    (_, impossible) = judged(GAUGE, [], [0.0, 1000.0], 6 * 3600)
+    assert impossible.flags == {"rain": Flag.FAIL}
+
+
+def test_rain_beyond_the_record_in_one_report_is_doubtful() -> None:
+    """A released blockage, or the storm: level 3 by one gauge."""
+    (_, ten_minutes) = judged(GAUGE, [], [0.0, 300.0], 600.0)
+    assert ten_minutes.result.level == 3
+    assert "with doubtful rain" in (ten_minutes.result.why or "")

@@ -63,7 +63,7 @@ def test_levels_are_those_of_triage(config: Path) -> None:
 
 
 def test_flags_are_those_of_the_node(config: Path) -> None:
-    depths = [0.0, 500.0]
+    depths = [0.0, 1000.0]
     steps = json.loads(run(config, table_text(rain_rows(depths)), "--json").output)[
         "steps"
     ]
