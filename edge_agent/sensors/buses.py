@@ -70,7 +70,8 @@ class SerialLine(SharedBus, Protocol):
     ) -> bytes:
         """Send a request and collect the answer.
 
-        Bytes received before the request are discarded.
+        Bytes received before the request are discarded. After a request without a
+        complete answer, the next one first waits for a late answer and discards it.
 
         Args:
             request: The bytes to send; empty to only receive.

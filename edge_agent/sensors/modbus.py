@@ -140,8 +140,12 @@ def decode_number(data: bytes, number_type: str, order: str = "ABCD") -> float:
 _FUNCTIONS = (READ_HOLDING, READ_INPUT)
 _BAUD = (1200, 2400, 4800, 9600, 19200, 38400, 57600, 115200)
 _ATTEMPTS = 3  # an occasional missing answer is normal on RS-485
+_FEW_ATTEMPTS, _LONG_TIMEOUT_S = 2, 2.0  # within the deadline of a reading
 _SILENCE_S = 0.1  # longer than 3.5 characters, as slow probes need
-_REMEDY = "check power, A and B, the terminators, the address and the baud rate"
+_REMEDY = (
+    "check power, A and B, the terminators, the address and the baud rate; "
+    "raise timeout_s for a slow probe"
+)
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,8 @@ class ModbusProbe(BaseSensor):
 
     def _request_registers(self) -> bytes:
         reason = "does not answer"
-        for _ in range(_ATTEMPTS):
+        is_slow = self._settings.timeout_s > _LONG_TIMEOUT_S
+        for _ in range(_FEW_ATTEMPTS if is_slow else _ATTEMPTS):
             answer = self._exchange()
             try:
                 return decode(answer, self._request)

@@ -16,18 +16,31 @@ from edge_agent.sensors.errors import import_library
 MAX_ANSWER_BYTES = 512  # longer than any answer; ends the reading of noise
 _WRITE_TIMEOUT_S = 2.0
 _MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
+LATE_S = 2.0
+"""Longest wait for a late answer before the next request. An answer does not say to
+which request it belongs."""
+_MAX_LATE_READS = 4  # ends the wait on a line that is never silent
 
 
 class LinuxSerialLine:
     """One line, opened on the first query, and again after it was unplugged.
 
+    Args:
+        path: Device of the line.
+        settings: Its speed and format.
+        late_s: Longest wait for a late answer before the next request.
+
     Raises:
         MissingPackageError: pyserial is not installed.
     """
 
-    def __init__(self, path: str, settings: SerialSettings) -> None:
+    def __init__(
+        self, path: str, settings: SerialSettings, late_s: float = LATE_S
+    ) -> None:
         self.settings = settings
         self._path = path
+        self._late_s = late_s
+        self._is_unanswered = False
         self._lock = threading.RLock()
         self._serial = import_library("a serial line", "serial", "pyserial")
         self._port: Any = None
@@ -44,13 +57,16 @@ class LinuxSerialLine:
                 if self._port is None:
                     self._port = self._open()
                 if request:
-                    self._send(request)
-                return self._collect(is_complete, timeout_s)
+                    self._send(request, is_complete)
+                answer = self._collect(is_complete, timeout_s)
             except (OSError, termios.error) as error:
                 # pyserial lets termios' own error through, which is no OSError
                 self.close()
                 number = error.args[0] if len(error.args) > 1 else errno.EIO
                 raise OSError(number, f"{error.args[-1]}") from error
+            if request:
+                self._is_unanswered = not is_complete(answer)
+            return answer
 
     def close(self) -> None:
         with self._lock:
@@ -70,10 +86,19 @@ class LinuxSerialLine:
             exclusive=True,
         )
 
-    def _send(self, request: bytes) -> None:
+    def _send(self, request: bytes, is_complete: Callable[[bytes], bool]) -> None:
+        if self._is_unanswered:
+            self._discard_late(is_complete)
         self._port.reset_input_buffer()
         self._port.write(request)
         self._port.flush()
+
+    def _discard_late(self, is_complete: Callable[[bytes], bool]) -> None:
+        """Discard a late answer, if one comes."""
+        for _ in range(_MAX_LATE_READS):
+            late = self._collect(is_complete, self._late_s)
+            if not late or is_complete(late):
+                break
 
     def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
         self._port.timeout = timeout_s
@@ -219,9 +244,13 @@ class LinuxBuses:
     """All buses of the machine; sensors on one bus get the same object."""
 
     def __init__(
-        self, files: LinuxFiles | None = None, gpsd: LinuxGpsd | None = None
+        self,
+        files: LinuxFiles | None = None,
+        gpsd: LinuxGpsd | None = None,
+        late_s: float = LATE_S,
     ) -> None:
         self._lock = threading.Lock()
+        self._late_s = late_s
         self._i2c: dict[int, LinuxI2c] = {}
         self._lines: dict[str, LinuxSerialLine] = {}
         self._files = files or LinuxFiles()
@@ -237,7 +266,8 @@ class LinuxBuses:
         with self._lock:
             line = self._lines.get(port)
             if line is None:
-                line = self._lines[port] = LinuxSerialLine(port, settings)
+                line = LinuxSerialLine(port, settings, self._late_s)
+                self._lines[port] = line
         check_same_settings(port, line.settings, settings)
         return line
 

@@ -54,6 +54,15 @@ def test_lost_and_damaged_answers_are_retried() -> None:
     slave.corrupt_answers = 3
     with pytest.raises(SensorBusError, match="answers with a wrong CRC: 03 03 02"):
         sensor.read(0.0)
+
+
+def test_slow_probe_has_two_attempts() -> None:
+    """Three of 5 s with their waits exceed the deadline of a reading."""
+    slave, _, sensor = make_sensor(timeout_s=5.0)
+    slave.ignored_requests = 2
+    with pytest.raises(SensorBusError, match="does not answer"):
+        sensor.read(0.0)
+    assert sensor.read(0.0)[0].value == 0.312
     assert sensor.read(0.0)[0].value == 0.312
 
 

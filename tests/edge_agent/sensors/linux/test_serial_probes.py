@@ -54,7 +54,7 @@ class PseudoTerminal:
 @pytest.fixture
 def buses() -> Iterator[LinuxBuses]:
     """The real buses."""
-    linux_buses = LinuxBuses()
+    linux_buses = LinuxBuses(late_s=0.3)
     yield linux_buses
     linux_buses.close()
 
@@ -75,6 +75,34 @@ def test_modbus_probe_over_a_real_line(buses: LinuxBuses) -> None:
     slave.ignored_requests = 3
     with pytest.raises(SensorBusError, match="does not answer"):
         sensor.read(0.0)
+    buses.close()
+    terminal.close()
+
+
+def test_late_answer_is_no_value_of_another_sensor_of_the_probe(
+    buses: LinuxBuses,
+) -> None:
+    """Modbus answers do not name their register; the first two come too late."""
+    slave, delays_s = ModbusSlave(3), [0.35, 0.35]
+    slave.registers = {7: 312, 8: 185}
+
+    def answer_late(request: bytes) -> bytes:
+        threading.Event().wait(delays_s.pop(0) if delays_s else 0.0)
+        return slave.answer(request)
+
+    terminal = PseudoTerminal(answer_late)
+    hardware = Hardware(None, lambda _: None, buses=buses)
+    one, other = (
+        ModbusProbe(
+            ModbusSettings(
+                **SOIL | {"register": register, "timeout_s": 0.2},  # type: ignore[arg-type]
+                port=terminal.path,
+            ),
+            hardware,
+        )
+        for register in (7, 8)
+    )
+    assert [each.read(0.0)[0].value for each in (one, other)] == [0.312, 0.185]
     buses.close()
     terminal.close()
 
