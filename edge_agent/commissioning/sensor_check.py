@@ -38,16 +38,16 @@ class ReadingView:
     flag: Flag
 
     def __str__(self) -> str:
-        """Format name, value and unit."""
+        """Format name, value, unit and sum."""
         value, unit = self.value, f" {self.unit}" if self.unit else ""
         if isinstance(value, bool):
             shown = "yes" if value else "no"
         elif isinstance(value, float | int):
             shown = f"{value:.5g}"
         else:
-            shown = repr(value)
+            shown = "" if value is None else repr(value)
         total = "" if self.sum is None else f" (sum {self.sum:g}{unit})"
-        return f"{self.name} {shown}{unit}{total}"
+        return self.name + (f" {shown}{unit}" if shown else "") + total
 
 
 @dataclass(frozen=True)

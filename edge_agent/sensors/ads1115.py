@@ -20,6 +20,7 @@ from edge_agent.sensors.errors import Health, SensorRangeError
 from edge_agent.sensors.generic_probe import (
     ProbeSettings,
     ScaledSettings,
+    adds_up,
     make_reading,
     round_significant,
 )
@@ -160,6 +161,16 @@ class _InputSensor(BaseSensor, Generic[AnySettings]):
         self._input = Ads1115Input(settings, hardware)
 
 
+def _refuse_rain(settings: ProbeSettings) -> None:
+    if adds_up(settings.measures, settings.unit):
+        raise FieldError(
+            "measures",
+            f"other than rain in {settings.unit!r}, which each reading would add again",
+            settings.measures,
+            "use a rain-gauge, or modbus or sdi12 with counter = true",
+        )
+
+
 @dataclass(frozen=True)
 class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     """Keys of kind ``ads1115-current``."""
@@ -174,6 +185,7 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     )
 
     def __post_init__(self) -> None:
+        _refuse_rain(self)
         if self.at_4ma == self.at_20ma:
             rule = f"other than at_4ma ({self.at_4ma:g})"
             raise FieldError("at_20ma", rule, self.at_20ma)
@@ -220,6 +232,10 @@ class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
 @dataclass(frozen=True)
 class Ads1115VoltageSettings(ScaledSettings, Ads1115Settings):
     """Keys of kind ``ads1115-voltage``; the probe's number is volts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_rain(self)
 
 
 class Ads1115Voltage(_InputSensor[Ads1115VoltageSettings]):

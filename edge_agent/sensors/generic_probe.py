@@ -6,7 +6,9 @@ as far as they are useful on a slope.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
+from edge_agent import quantities
 from edge_agent.sensors.base import SensorSettings
 from edge_agent.sensors.errors import SensorRangeError
 from service_runtime.errors import FieldError
@@ -58,7 +60,13 @@ class ProbeSettings(SensorSettings):
 
 @dataclass(frozen=True)
 class ScaledSettings(ProbeSettings):
-    """Settings for the conversion of the probe's number to a reading."""
+    """Settings for the conversion of the probe's number to a reading.
+
+    Attributes:
+        counter: Whether the number is a total that grows.
+    """
+
+    counter: ClassVar[bool] = False
 
     scale: float = key(
         KeyRule("Reading for each unit of the probe's number.", low=-1e9, high=1e9), 1.0
@@ -80,8 +88,31 @@ class ScaledSettings(ProbeSettings):
         return self.low, self.high
 
 
+@dataclass(frozen=True)
+class CountingProbeSettings(ScaledSettings):
+    """Settings of a probe whose number may be a total."""
+
+    counter: bool = key(  # type: ignore[misc]  # fixed for other probes
+        KeyRule("Whether its number is a total of rain, not the rain of a reading."),
+        False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.counter and not adds_up(self.measures, self.unit):
+            rule = "false for other quantities than rain in mm, cm or m"
+            raise FieldError("counter", rule, self.counter)
+
+
+def adds_up(measures: str, unit: str) -> bool:
+    """Whether triage adds up the readings of a quantity in a unit: a depth of rain."""
+    quantity = quantities.canonical_quantity(measures)
+    is_depth = quantities.unit_factor(quantity, unit) is not None
+    return quantity == quantities.RAIN and is_depth
+
+
 def make_reading(settings: ScaledSettings, number: float) -> Reading:
-    """The reading for a number of the probe.
+    """The reading for a number of the probe; of a counter, only its sum.
 
     Raises:
         SensorRangeError: It is not finite, or outside the configured range.
@@ -95,7 +126,10 @@ def make_reading(settings: ScaledSettings, number: float) -> Reading:
             f"got {value:g} from {number:g}",
             "check the probe, then scale, offset, low and high",
         )
-    return Reading(s.name, s.unit, round_significant(value))
+    value = round_significant(value)
+    if s.counter:
+        return Reading(s.name, s.unit, None, value)
+    return Reading(s.name, s.unit, value)
 
 
 def round_significant(value: float) -> float:

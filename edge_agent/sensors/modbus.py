@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialSettings
 from edge_agent.sensors.errors import SensorBusError
-from edge_agent.sensors.generic_probe import ScaledSettings, make_reading
+from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
@@ -149,7 +149,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class ModbusSettings(ScaledSettings):
+class ModbusSettings(CountingProbeSettings):
     """Keys of kind ``modbus``."""
 
     port: str = key(KeyRule("Device of the line; best a name in /dev/serial/by-id."))

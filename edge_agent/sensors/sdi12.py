@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialLine, SerialSettings
 from edge_agent.sensors.errors import SensorBusError
-from edge_agent.sensors.generic_probe import ScaledSettings, make_reading
+from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
@@ -135,7 +135,7 @@ def check_sdi12_address(address: str) -> str:
 
 
 @dataclass(frozen=True)
-class Sdi12Settings(ScaledSettings):
+class Sdi12Settings(CountingProbeSettings):
     """Keys of kind ``sdi12``."""
 
     port: str = key(KeyRule("Device of the adapter; best a name in /dev/serial/by-id."))

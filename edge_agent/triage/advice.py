@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from edge_agent import quantities
 from edge_agent.sensors.base import SensorConfig
-from edge_agent.sensors.generic_probe import ProbeSettings
+from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings
 from edge_agent.triage.engine import DEFAULT_SECTION, RULE_BY_QUANTITY, find_rule
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from slope_science.evidence.settings import TiltRuleSettings
@@ -29,6 +29,7 @@ def advise_on_rules(
     for sensor in sensors:
         found = [
             *_unmatched_sensor(sensor, section),
+            *_repeated_rain(sensor),
             *_below_noise_floor(sensor, section.rules.tilt),
         ]
         advice += [f"sensor {sensor.name}: {sentence}" for sentence in found]
@@ -75,6 +76,17 @@ def _unmatched_sensor(sensor: SensorConfig, section: TriageSection) -> Iterator[
         yield (
             f"no rule judges the tilt of a {sensor.kind}: it gives no x and y, or "
             "drifts as a slope creeps"
+        )
+
+
+def _repeated_rain(sensor: SensorConfig) -> Iterator[str]:
+    """A probe's rain that may be a total, which each reading would add again."""
+    is_gauge = isinstance(sensor, ProbeSettings) and find_rule(sensor) == "rain"
+    is_total = isinstance(sensor, ScaledSettings) and sensor.counter
+    if is_gauge and not is_total:
+        yield (
+            "each reading counts as new rain; set counter = true if the probe "
+            "gives a total"
         )
 
 

@@ -2,11 +2,15 @@ import math
 from typing import Any
 
 import pytest
+from triage_readings import START_S
 
+from edge_agent.commissioning.sensor_check import ReadingView
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, make_reading
 from edge_agent.sensors.registry import parse_sensors
+from edge_agent.triage import Triage
 from service_runtime.settings import SettingsError
+from slope_science.quality import Flag
 
 PROBE: dict[str, Any] = {
     "kind": "modbus", "name": "soil", "port": "/dev/ttyUSB0", "address": 1,
@@ -50,3 +54,50 @@ def test_reading_is_rounded_to_significant_digits() -> None:
     (settings,) = parse_sensors([PROBE | {"scale": 1 / 3, "high": 1e9}])
     assert isinstance(settings, ScaledSettings)
     assert make_reading(settings, 1_000_000.0).value == 333_333.0
+
+
+RAIN = PROBE | {
+    "name": "rain", "unit": "mm", "measures": "rain", "scale": 0.1, "high": 6553.5,
+}  # fmt: skip
+
+
+def test_counter_of_a_probe_is_the_rain_since_the_reading_before() -> None:
+    """A total that stands at 5.0 mm for a day is no rain; 90 mm in three hours are."""
+    (settings,) = parse_sensors([RAIN | {"counter": True}])
+    assert isinstance(settings, ScaledSettings)
+    triage = Triage([settings])
+    for at, number in enumerate([50] * 144 + [50 + 50 * n for n in range(1, 19)]):
+        reading = make_reading(settings, number)
+        result = triage.assess([reading], START_S + at * 600)
+        assert result.level == 1 or number > 50
+    assert (reading.value, reading.sum) == (None, 95.0)
+    view = ReadingView(reading.name, None, reading.unit, reading.sum, Flag.GOOD)
+    assert str(view) == "rain (sum 95 mm)"
+    assert triage.soil_water_mm()["rain"] == pytest.approx(82.7, abs=0.1)
+
+
+def test_only_rain_has_a_counter() -> None:
+    with pytest.raises(
+        SettingsError,
+        match="counter must be false for other quantities than rain in mm, cm or m",
+    ):
+        parse_sensors([PROBE | {"counter": True}])
+
+
+@pytest.mark.parametrize("kind", ["ads1115-current", "ads1115-voltage"])
+def test_rain_in_mm_of_an_analogue_input_is_refused(kind: str) -> None:
+    """Each reading of its voltage would count as new rain; an intensity is no depth."""
+    ends = {
+        "ads1115-current": {"at_4ma": 0.0, "at_20ma": 100.0},
+        "ads1115-voltage": {"low": 0.0, "high": 100.0},
+    }
+    table = {
+        "kind": kind, "name": "rain", "channel": 0, "measures": "Rain", **ends[kind]
+    }  # fmt: skip
+    with pytest.raises(
+        SettingsError,
+        match="measures must be other than rain in 'mm', which each reading would "
+        r"add again, got 'Rain'; use a rain-gauge, or modbus or sdi12 with counter",
+    ):
+        parse_sensors([table | {"unit": "mm"}])
+    assert parse_sensors([table | {"unit": "mm/h"}])[0].senml_unit == "mm/h"

@@ -41,6 +41,15 @@ def test_assumed_criteria_are_reported_until_they_are_set() -> None:
     assert advice(RAIN, criteria=given) == []
 
 
+def test_rain_of_a_probe_that_may_be_a_counter_is_reported() -> None:
+    """A total would count again at each reading: level 5 within a day."""
+    probe = {**PROBE, "name": "gauge", "measures": "rain", "unit": "mm"}
+    given = {"advisory_mm": 90.0, "warning_mm": 120.0, "special_mm": 240.0}
+    (remark,) = advice(probe, criteria=given)
+    assert remark.startswith("sensor gauge: each reading counts as new rain; set count")
+    assert advice({**probe, "counter": True}, criteria=given) == []
+
+
 def test_configured_rule_without_a_sensor_is_reported() -> None:
     """Default rules without a sensor are not reported."""
     rules = {"rules": {"displacement": {"level_4_mm_per_h": 3.0}}}
