@@ -281,7 +281,7 @@ def _add_info(
     names = level_name(level, () if is_held else _all_causes(states))
     name = names[language != "ja-JP"]
     headlines = _HELD_HEADLINES if is_held else _HEADLINES
-    since = max(s.moment if is_held and s.moment else s.at for s in states)
+    since = _effective(states, header)
     _add_text(info, "language", language)
     _add_text(info, "category", "Geo")
     _add_text(info, "event", "土砂災害" if language == "ja-JP" else "Landslide danger")
@@ -301,6 +301,15 @@ def _add_info(
     _add_parameter(info, "yamamori:state", HELD if is_held else JUDGED)
     for state in states:
         _add_area(info, state, header)
+
+
+def _effective(states: Sequence[CellState], header: CapHeader) -> datetime:
+    """Time from which a message states the levels of an info.
+
+    The row of a judged level is of the end of its step, which may lie ahead.
+    """
+    now = min([header.sent, *(s.moment for s in states if s.moment is not None)])
+    return max(now if s.is_held else min(now, s.at) for s in states)
 
 
 def _all_causes(states: Sequence[CellState]) -> list[Cause]:

@@ -267,6 +267,22 @@ def test_draft_states_the_present_only(export: Export, tmp_path: Path) -> None:
     assert severities == ["Unknown", "Unknown", "Severe", "Severe"]
 
 
+def test_message_is_valid_from_when_it_is_sent(export: Export, tmp_path: Path) -> None:
+    """The row of the present step is of its end, which lies ahead."""
+    now = datetime.now(UTC)
+    append(tmp_path / "data", "levels", level(LOW, 5, now + timedelta(minutes=9), "x"))
+    done = export("--format", "cap", "--sender", "a@b.example")
+    assert done.exit_code == 0, done.output
+    alert = ET.fromstring(done.stdout.encode())  # noqa: S314 - our own
+
+    info = next(i for i in alert.iterfind(f"{CAP}info"))
+    sent = datetime.fromisoformat(alert.findtext(f"{CAP}sent") or "")
+    assert info.findtext(f"{CAP}urgency") == "Immediate"
+    assert info.findtext(f"{CAP}effective") == alert.findtext(f"{CAP}sent")
+    expires = datetime.fromisoformat(info.findtext(f"{CAP}expires") or "")
+    assert expires - sent == timedelta(hours=1)
+
+
 def test_geojson_follows_rfc_7946(export: Export) -> None:
     """Longitude first, rings counter-clockwise and closed; unknown values are null."""
     at = NOON.isoformat()
