@@ -255,8 +255,12 @@ MEASURED: Final = f"{_TYPES}OM_Measurement"
 TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
-COUNTER_NOTE: Final = ", counted up since the counter began: take differences"
-"""Description of a datastream of a rain gauge or another counter: sums."""
+COUNTER_NOTES: Final = {
+    "": "",
+    "result": ", counted up since the counter began: take differences",
+    "parameters/sum": ", since the reading before; the counter is parameters/sum",
+}
+"""Where a rain gauge or another counter has its count; end of the description."""
 
 UNITS: Final = {
     "mm": ("millimetre", "mm"),
@@ -303,19 +307,26 @@ def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
     is_boolean = row["value_text"] is not None
-    is_counted = row["value"] is None
+    counter = "" if row["sum"] is None else "parameters/sum"
+    counter = "result" if row["value"] is None else counter
     return {
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
-        "description": f"{row['name']} of {row['node']}{COUNTER_NOTE * is_counted}",
+        "description": f"{row['name']} of {row['node']}{COUNTER_NOTES[counter]}",
         "observationType": TRUTH if is_boolean else MEASURED,
         "unitOfMeasurement": unit_of_measurement(row["unit"] or ""),
+        "properties": counter_properties(counter),
         "ObservedProperty": {
             "name": row["name"].partition("/")[0],
-            "description": f"{row['name']}{COUNTER_NOTE * is_counted}",
+            "description": f"{row['name']}{COUNTER_NOTES[counter]}",
         },
         "Observations": [],
     }
+
+
+def counter_properties(counter: str) -> dict[str, bool | str | None]:
+    """Properties of a datastream: where its count is, a key of `COUNTER_NOTES`."""
+    return {"is_counted": counter == "result", "counter": counter or None}
 
 
 def unit_of_measurement(symbol: str) -> dict[str, str | None]:

@@ -29,8 +29,10 @@ READ_S: Final = 8.0
 
 _COLUMNS: Final = pa.schema([
     SILVER.field(name)
-    for name in ("node", "name", "unit", "cell", "topic", "at", "value", "value_text")
-])
+    for name in (
+        "node", "name", "unit", "cell", "topic", "at", "value", "value_text", "sum"
+    )
+])  # fmt: skip
 _GROUPS: Final = ["node", "name", "unit", "cell", "topic"]
 
 
@@ -46,7 +48,7 @@ class Series:
         topic: Topic of its newest reading.
         first: Time of its oldest reading.
         last: Time of its newest reading.
-        is_counted: Whether the readings are sums of a counter.
+        counter: Where the newest reading has a count, a key of `COUNTER_NOTES`.
         is_boolean: Whether the newest reading is true or false.
         is_text: Whether the newest reading is a text.
     """
@@ -58,7 +60,7 @@ class Series:
     unit: str = ""
     cells: set[str] = field(default_factory=set)
     topic: str = ""
-    is_counted: bool = False
+    counter: str = ""
     is_boolean: bool = False
     is_text: bool = False
 
@@ -213,7 +215,9 @@ class CatalogueReader:
             known.last = last
             known.unit, known.topic = row["unit"] or "", row["topic"] or ""
             numbers, texts = row["value_count"], row["value_text_count"]
-            known.is_counted = not numbers and not texts
+            known.counter = "" if texts or not row["sum_count"] else "parameters/sum"
+            if not numbers and not texts:
+                known.counter = "result"
             known.is_boolean = bool(numbers and texts)
             known.is_text = bool(texts and not numbers)
 
@@ -233,5 +237,6 @@ def _groups(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         ("at", "max"),
         ("value", "count"),
         ("value_text", "count"),
+        ("sum", "count"),
     ])
     return list(grouped.filter(pc.is_valid(grouped["node"])).to_pylist())

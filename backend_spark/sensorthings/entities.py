@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from backend_spark.exports.formats import (
-    COUNTER_NOTE,
+    COUNTER_NOTES,
     MEASURED,
     TRUTH,
     cell_ring,
+    counter_properties,
     finite_or_none,
     unit_of_measurement,
 )
@@ -106,11 +107,11 @@ def _historical_location(node: NodeSeries) -> Properties:
 def _datastream(series: Series) -> Properties:
     found = {
         "name": series.name,
-        "description": f"{series.name} of {series.node}{_note(series)}",
+        "description": f"{series.name} of {series.node}{COUNTER_NOTES[series.counter]}",
         "observationType": _result_type(series),
         "unitOfMeasurement": unit_of_measurement(series.unit),
         "phenomenonTime": f"{time_text(series.first)}/{time_text(series.last)}",
-        "properties": {"is_counted": series.is_counted},
+        "properties": counter_properties(series.counter),
     }
     if series.cells:
         found["observedArea"] = _polygon(max(series.cells))
@@ -121,10 +122,6 @@ def _result_type(series: Series) -> str:
     if series.is_text:
         return _ANY_RESULT
     return TRUTH if series.is_boolean else MEASURED
-
-
-def _note(series: Series) -> str:
-    return COUNTER_NOTE * series.is_counted
 
 
 def _sensor(parts: Sequence[Series]) -> Properties:
@@ -139,10 +136,12 @@ def _sensor(parts: Sequence[Series]) -> Properties:
 
 
 def _observed_property(series: Sequence[Series]) -> Properties:
-    name = series[0].name
+    name, counters = series[0].name, {each.counter for each in series}
+    is_one = len(counters) == 1
+    note = COUNTER_NOTES[counters.pop()] if is_one else ", see the datastream"
     return {
         "name": name,
-        "description": f"{name}{_note(series[0])}",
+        "description": f"{name}{note}",
         "definition": f"urn:yamamori:property:{name}",
         "properties": {"unit": series[0].unit or None},
     }

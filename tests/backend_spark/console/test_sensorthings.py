@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import frost_sta_client as frost
 import httpx
+import pyarrow as pa
 import pytest
 from attack_table import timed
 from conftest import free_port
@@ -28,6 +30,11 @@ from frost_sta_client.service.auth_handler import AuthHandler
 from backend_spark.console import accounts
 from backend_spark.console.access_log import ACCESS_KINDS
 from backend_spark.console.audit_log import read_journal
+from backend_spark.sensorthings.request_syntax import parse_options
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
+from backend_spark.tables.delta_writer import append_rows, create_tables
+from backend_spark.tables.schemas import SILVER, TABLES
 
 TOKEN = "t0ken-" + "x" * 37
 ROOT = "/sta/v1.1"
@@ -202,6 +209,65 @@ def test_errors_have_the_form_of_the_standard(
     assert answer.status_code == status
     assert answer.json()["code"] == status
     assert " must be " in answer.json()["message"]
+
+
+T0 = datetime(2026, 11, 27, 3, 0, tzinfo=UTC)
+
+
+def ask_readings(
+    folder: Path, rows: list[dict[str, Any]]
+) -> Callable[..., dict[str, Any]]:
+    """Function that answers a path over a table of readings, one each ten minutes."""
+    create_tables(folder, TABLES)
+    usual = {"node": "n1", "boot": "b", "pri": 2, "unit": "mm", "flag": 1}
+    made = [
+        dict.fromkeys(SILVER.names)
+        | usual
+        | {"seq": seq, "at": T0 + timedelta(minutes=10 * seq), "received_at": T0}
+        | row
+        for seq, row in enumerate(rows)
+    ]
+    append_rows(folder / "silver", pa.Table.from_pylist(made, SILVER))
+    clock = T0.timestamp
+    limits = AnswerLimits(time.monotonic)
+    service = SensorThingsService(folder, clock, time.monotonic, limits)
+
+    def ask(path: str, **options: str) -> dict[str, Any]:
+        pairs = [(f"${name}", value) for name, value in options.items()]
+        found: dict[str, Any] = service.answer("http://x", path, parse_options(pairs))
+        return found
+
+    return ask
+
+
+def test_property_says_where_the_counter_is(tmp_path: Path) -> None:
+    """A gauge sends depth and counter, or its counter only; both give the same rain."""
+    both = [{"name": "rain", "value": 5.0, "sum": 10.0 + 5 * n} for n in range(6)]
+    only = [each | {"node": "n2", "value": None} for each in both]
+    tilt = [{"name": "tilt/x", "unit": "deg", "value": 0.1}]
+    ask = ask_readings(tmp_path, both + only + tilt)
+    gauges = ask(
+        "Datastreams",
+        filter="name eq 'rain'",
+        expand="Observations($orderby=phenomenonTime)",
+    )["value"]
+    counters = [gauge["properties"] for gauge in gauges]
+    results = [[each["result"] for each in gauge["Observations"]] for gauge in gauges]
+    sums = [each["parameters"]["sum"] for each in gauges[0]["Observations"]]
+    (rain, _) = ask("ObservedProperties")["value"]
+
+    assert counters == [
+        {"is_counted": False, "counter": "parameters/sum"},
+        {"is_counted": True, "counter": "result"},
+    ]
+    assert sum(results[0][1:]) == sums[-1] - sums[0] == 25.0
+    assert results[1][-1] - results[1][0] == 25.0
+    assert "since the reading before" in gauges[0]["description"]
+    assert "take differences" in gauges[1]["description"]
+    assert "see the datastream" in rain["description"]
+    assert ask("Datastreams('n1/tilt/x')/properties") == {
+        "properties": {"is_counted": False, "counter": None}
+    }
 
 
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"

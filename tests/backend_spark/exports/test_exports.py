@@ -438,6 +438,26 @@ def test_readings_are_exported_as_sensorthings(export: Export) -> None:
     assert wire["observationType"].endswith("OM_TruthObservation")
     (observed,) = wire["Observations"]
     assert (observed["result"], observed["resultQuality"]) == (True, 4)
+    assert rain["properties"] == {"is_counted": True, "counter": "result"}
+
+
+def test_sensorthings_says_where_the_counter_is(export: Export, tmp_path: Path) -> None:
+    """The result of a gauge that sends both is the depth."""
+    reading = {"node": "n2", "boot": "b", "seq": 1, "pri": 2, "cell": HIGH,
+               "at": NOON, "received_at": NOON, "flag": 1, "name": "rain",
+               "unit": "mm"}  # fmt: skip
+    both = reading | {"value": 5.0, "sum": 1500.0}
+    append(tmp_path / "data", "silver", both)
+    made = json.loads(export("--format", "sensorthings", "--node", "n2").stdout)
+
+    (rain,) = made["value"][0]["Datastreams"]
+    (observation,) = rain["Observations"]
+    assert observation["result"] == 5.0
+    assert observation["parameters"]["sum"] == 1500.0
+    assert rain["properties"] == {"is_counted": False, "counter": "parameters/sum"}
+    for text in (rain["description"], rain["ObservedProperty"]["description"]):
+        assert "since the reading before" in text
+        assert "take differences" not in text
 
 
 def test_export_without_levels_names_the_remedy(tmp_path: Path) -> None:
