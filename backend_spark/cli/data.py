@@ -179,7 +179,7 @@ def sql(config_path: Path, form: str, query: str | None) -> None:
     from backend_spark.exports.sql_shell import run_sql  # noqa: PLC0415 - DuckDB
 
     try:
-        run_sql(settings.backend, query, form)
+        run_sql(settings.backend, settings.score.hold_s, query, form)
     except SqlError as error:
         raise click.UsageError(str(error)) from error
 

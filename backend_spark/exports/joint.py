@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic  # noqa: TID251 - how long a store is waited for
@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from backend_spark.config import parse_tables_url
 from backend_spark.exports.sql_shell import answer_sql
-from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
+from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits
 from backend_spark.scoring.observation import STEP_S
+from backend_spark.tables.current import present_rows
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import CURRENT, UTC_TIME
 from backend_spark.tables.sql import SqlTables
@@ -211,7 +212,8 @@ def _read_backend(
         # An unmounted file system, too.
         return _unreachable(backend.name, f"{folder} is no folder")
     newest = DeltaTables(folder).newest()
-    rows = _present_rows(backend.name, newest, now_s, limits.hold_s)
+    rows = present_rows(newest, now_s, HoldLimits(limits.hold_s))
+    rows = rows.add_column(0, CELLS.field(0), pa.repeat(backend.name, rows.num_rows))
     state, problem = _judge_age(pc.max(rows["at"]).as_py(), limits.max_age_s, now_s)
     return BackendLevels(backend.name, state, rows, problem)
 
@@ -228,30 +230,6 @@ def _judge_age(
     if -age_s > MOST_AHEAD_S:
         return AHEAD, f"a level is of {newest.isoformat()}; check the clocks"
     return LIVE, ""
-
-
-def _present_rows(name: str, newest: pa.Table, now_s: float, hold_s: float) -> pa.Table:
-    """Rows with the level of the moment instead of that of their step."""
-    keys = newest.select(["at", "level", "state", "known_until"]).to_pylist()
-    limits = HoldLimits(hold_s)
-    present = [PresentLevel.of_row(row, now_s, limits) for row in keys]
-    known = [each.known_until_s for each in present]
-    changed = {
-        "backend": [name] * len(present),
-        "level": [each.level for each in present],
-        "state": [each.state for each in present],
-        "known_until": [
-            None if known_s is None else datetime.fromtimestamp(known_s, UTC)
-            for known_s in known
-        ],
-    }
-    columns = [
-        pa.array(changed[field.name], field.type)
-        if field.name in changed
-        else newest[field.name]
-        for field in CELLS
-    ]
-    return pa.table(columns, schema=CELLS)
 
 
 def joint_sql(backends: Sequence[BackendLevels]) -> SqlTables:

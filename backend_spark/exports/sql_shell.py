@@ -29,18 +29,21 @@ HELP: Final = (
 )
 
 
-def run_sql(section: BackendSection, query: str | None, form: str) -> None:
+def run_sql(
+    section: BackendSection, hold_s: float, query: str | None, form: str
+) -> None:
     """Answer a query.
 
     Args:
         section: Place of the tables.
+        hold_s: As `score.hold_s`.
         query: The query; None reads it from standard input.
         form: table, csv or json.
 
     Raises:
         SqlError: There are no tables, or the query cannot be answered.
     """
-    tables = open_sql(section)
+    tables = open_sql(section, hold_s)
     if query is None and sys.stdin.isatty():
         _converse(tables, form)
     else:

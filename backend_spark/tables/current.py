@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from backend_spark.scoring.holds import HoldLimits, PresentLevel
 from backend_spark.tables.gold_changes import (
     GoldChanges,
     GoldFile,
@@ -122,6 +123,46 @@ def read_current(tables: Folder) -> CurrentLevels:
         rows = _Merge(levels, path, rows).add(changes.files)
     is_stored = stored is not None and rows is prior
     return CurrentLevels(rows, gold, stored, is_stored)
+
+
+def present_rows(newest: pa.Table, now_s: float, limits: HoldLimits) -> pa.Table:
+    """Rows with the level of a moment instead of that of their step.
+
+    Args:
+        newest: Newest row of each cell (schemas.CURRENT).
+        now_s: The moment, Unix time.
+        limits: When holds of levels end.
+
+    Returns:
+        The rows with level, state and known_until of the moment. Where the level
+        differs, level_since and notice_level are null.
+    """
+    keys = newest.select(["at", "level", "state", "known_until"]).to_pylist()
+    present = [PresentLevel.of_row(row, now_s, limits) for row in keys]
+    known = [each.known_until_s for each in present]
+    changed: dict[str, list[Any]] = {
+        "level": [each.level for each in present],
+        "state": [each.state for each in present],
+        "known_until": [
+            None if known_s is None else datetime.fromtimestamp(known_s, UTC)
+            for known_s in known
+        ],
+    }
+    is_same = [
+        row["level"] == each.level for row, each in zip(keys, present, strict=True)
+    ]
+    for name in ("level_since", "notice_level"):
+        stored = newest[name].to_pylist()
+        changed[name] = [
+            value if same else None for value, same in zip(stored, is_same, strict=True)
+        ]
+    columns = [
+        pa.array(changed[field.name], field.type)
+        if field.name in changed
+        else newest[field.name]
+        for field in CURRENT
+    ]
+    return pa.table(columns, schema=CURRENT)
 
 
 def _read_stored(

@@ -2,12 +2,16 @@
 
 The column ``at`` is ``time`` in the views, because AT is a keyword of SQL: DuckDB 2
 refuses ``SELECT at``. Other names are the same.
+
+The view ``current`` has the level of each cell at the time of the query, ``newest`` the
+newest row of each cell as it was computed.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from time import time  # noqa: TID251 - of queries: an old level is not current
 from typing import Final
 
 import duckdb
@@ -16,6 +20,8 @@ import pyarrow.dataset as ds
 
 from backend_spark.config import BackendSection
 from backend_spark.errors import SqlError
+from backend_spark.scoring.holds import HOLD_S, HoldLimits
+from backend_spark.tables.current import present_rows
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import is_table
@@ -78,8 +84,12 @@ class SqlTables:
         relation.project(", ".join(columns)).create_view(name, replace=True)
 
 
-def open_sql(data: str | Path | BackendSection) -> SqlTables:
+def open_sql(data: str | Path | BackendSection, hold_s: float = HOLD_S) -> SqlTables:
     """Open the tables of a backend for SQL, as `open_tables` does.
+
+    Args:
+        data: As of `open_tables`.
+        hold_s: As `score.hold_s` of the backend, for the view ``current``.
 
     Raises:
         SqlError: There are no tables.
@@ -93,7 +103,12 @@ def open_sql(data: str | Path | BackendSection) -> SqlTables:
             "check backend.data and backend.tables; backend-spark score makes them",
         )
     views = {name: partial(tables.dataset, name) for name in TABLES}
-    return SqlTables(views | {"current": tables.newest})
+    limits = HoldLimits(hold_s)
+    of_cells = {
+        "current": lambda: present_rows(tables.newest(), time(), limits),
+        "newest": tables.newest,
+    }
+    return SqlTables(views | of_cells)
 
 
 def _remedy(error: duckdb.Error, words: set[str], views: Iterable[str]) -> str:

@@ -124,8 +124,14 @@ def test_query_reads_the_cells_of_all_backends(tmp_path: Path) -> None:
         name: make_backend(tmp_path / name, {"354e18bc": soon, cell: soon}, level)
         for name, cell, level in (("a", "354e18c4", 2), ("b", "354e18cc", 4))
     }
+    places["old"] = make_backend(
+        tmp_path / "old", {"354e18d4": timedelta(days=12), "354e18dc": soon}, 4
+    )
     config = write_config(tmp_path / "joint.toml", places)
-    answer = ask(config, "SELECT backend, cell, level FROM cells ORDER BY ALL")
+    current = "FROM cells WHERE backend <> 'old' ORDER BY ALL"
+    answer = ask(config, f"SELECT backend, cell, level {current}")
+    since = "SELECT level, level_since = time FROM cells WHERE backend = 'old'"
+    began = ask(config, f"{since} ORDER BY cell")
     wrong = ask(config, "SELECT depth FROM levels")
 
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -135,6 +141,8 @@ def test_query_reads_the_cells_of_all_backends(tmp_path: Path) -> None:
         ("b", "354e18bc", 4),
         ("b", "354e18cc", 4),
     ]
+    rows = [tuple(row.values()) for row in json.loads(began.stdout)]
+    assert rows == [(None, None), (4, True)]
     assert wrong.returncode == 2
     assert "the tables are cells, backends" in wrong.stderr
 

@@ -153,7 +153,7 @@ def test_statement_cannot_change_the_tables(data: Path, query: str) -> None:
 def test_each_query_reads_the_newest_rows(data: Path) -> None:
     """Names in any case; the newest levels also where their table is behind."""
     tables = open_sql(data)
-    query = 'SELECT max(level) FROM "CURRENT" JOIN Levels USING (cell, time, level)'
+    query = 'SELECT max(level) FROM "NEWEST" JOIN Levels USING (cell, time, level)'
     for level in (4, 5):
         append_rows(
             data / "tables" / "levels", levels("new", range(level, level + 1), level)
@@ -169,7 +169,50 @@ def test_tables_are_listed(ask: Callable[..., Result]) -> None:
         row["name"] for row in json.loads(ask("--format=json", "SHOW TABLES").output)
     ]
 
-    assert names == sorted(TABLES)
+    assert names == sorted([*TABLES, "newest"])
+
+
+def test_level_of_a_silent_cell_is_not_current(
+    data: Path, ask: Callable[..., Result]
+) -> None:
+    """It is held, and unknown when the hold has ended; its row is in another view."""
+    now = datetime.now(UTC)
+    rows = [
+        {"cell": cell, "at": now - age, "level": 4, "notice_level": 3}
+        | {"state": "judged"}
+        for cell, age in (
+            ("fresh", timedelta(0)),
+            ("held", timedelta(days=2)),
+            ("over", timedelta(days=12)),
+        )
+    ]
+    table = pa.Table.from_pylist(rows, LEVELS)
+    append_rows(data / "tables" / "levels", table)
+    query = (
+        "SELECT cell, level, notice_level, state, known_until = time AS is_last, "
+        "level_since = time AS is_since FROM {} WHERE cell[1] IN ('f', 'h', 'o') "
+        "ORDER BY cell"
+    )
+    current = json.loads(ask("--format=json", query.format("current")).output)
+    newest = json.loads(ask("--format=json", query.format("newest")).output)
+    (data / "backend.toml").write_text(
+        f'[backend]\ndata = "{data}"\n[score]\nhold_s = 86400\n'
+    )
+    shorter = json.loads(ask("--format=json", query.format("current")).output)
+
+    fresh = {"cell": "fresh", "level": 4, "notice_level": 3, "state": "judged"}
+    fresh |= {"is_last": None, "is_since": True}
+    held = fresh | {"cell": "held", "state": "held", "is_last": True}
+    over = held | {"cell": "over", "level": None, "state": "unknown"}
+    over |= {"notice_level": None, "is_since": None}
+    assert current == [fresh, held, over]
+    assert shorter == [fresh, over | {"cell": "held"}, over]
+    assert newest == [fresh | {"cell": cell} for cell in ("fresh", "held", "over")]
+    found = open_sql(data, hold_s=86_400.0).query(
+        "SELECT count(*) FROM current WHERE cell = 'held' AND level IS NULL"
+    )
+    assert found is not None
+    assert found.fetchall() == [(1,)]
 
 
 def test_folder_without_tables_is_named(tmp_path: Path) -> None:
