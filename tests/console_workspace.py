@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import pyarrow as pa
 import uvicorn
 from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
+from deltalake import write_deltalake
 
 from backend_spark.config import read_settings
 from backend_spark.console import accounts, totp
 from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
+from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.scoring.score import score_levels
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
@@ -154,3 +157,12 @@ def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> dict[st
     answer = client.post("/api/login", json={"name": name, "password": password})
     assert answer.status_code == 200, answer.text
     return {"X-Yamamori-Proof": client.get("/api/session").json()["proof"]}
+
+
+def add_alert(house: Workspace) -> None:
+    """A new alert of a node, at the top of the list of events."""
+    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
+    row |= {"received_at": (NOW_S + 30) * 1_000_000}
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
+    path = str(house.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")

@@ -19,8 +19,10 @@ class Relay:
         self._target_port = target_port
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._dead: set[socket.socket] = set()
         self._left: int | None = None
         self._is_up = True
+        self._is_lost = False
         self._rate: float | None = None
         self._was_cut = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -52,10 +54,20 @@ class Relay:
         self.cut()
         return was_cut
 
+    def lose(self) -> None:
+        """Carry nothing any more, on connections that stay open, as behind a dead router.
+
+        After `restore` new connections are relayed again.
+        """
+        with self._lock:
+            self._is_lost = True
+            self._dead.update(sock for pair in self._pairs for sock in pair)
+
     def restore(self) -> None:
         """Accept connections again, without a rate limit."""
         with self._lock:
             self._is_up = True
+            self._is_lost = False
             self._rate = None
 
     def slow(self, rate: float) -> None:
@@ -86,6 +98,8 @@ class Relay:
             return
         with self._lock:
             self._pairs.append((near, far))
+            if self._is_lost:
+                self._dead.update((near, far))
             self.connections += 1
         for source, sink in ((near, far), (far, near)):
             threading.Thread(
@@ -95,6 +109,8 @@ class Relay:
     def _pump(self, source: socket.socket, sink: socket.socket, is_sent: bool) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(self._chunk_bytes()):
+                if source in self._dead:
+                    continue
                 self.on_chunk(chunk, is_sent=is_sent)
                 if (rate := self._rate) is not None:
                     time.sleep(len(chunk) / rate)
@@ -102,8 +118,9 @@ class Relay:
                 sink.sendall(chunk[:allowed])
                 if is_last:
                     self.cut()
-        _shut(source)
-        _shut(sink)
+        if source not in self._dead:
+            _shut(source)
+            _shut(sink)
         source.close()
 
     def _chunk_bytes(self) -> int:

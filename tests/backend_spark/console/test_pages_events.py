@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pyarrow as pa
 import pytest
 from browser import picture, resize
 from conftest import wait_until
@@ -19,15 +18,12 @@ from console_pages import (
     press_twice,
     text,
 )
-from console_workspace import NOW_S, PASSWORD, Workspace
+from console_workspace import PASSWORD, Workspace, add_alert
 from console_workspace import log_in as log_in_client
-from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from sizes import sizes
-
-from backend_spark.console.event_detector import MESSAGE_COLUMNS
 
 RunConsole = Callable[..., str]
 HOLD_SOUND = """
@@ -194,15 +190,6 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     kept = find(driver, box).get_attribute("value")
 
     assert kept == "現地へ向かう"
-
-
-def add_alert(workspace: Workspace) -> None:
-    """A new alert of a node, at the top of the list."""
-    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
-    row |= {"received_at": (NOW_S + 30) * 1_000_000}
-    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(workspace.data / "tables" / "alerts")
-    write_deltalake(path, table, mode="append", schema_mode="merge")
 
 
 def test_event_that_is_acknowledged_leaves_the_choice_of_others(

@@ -1,6 +1,7 @@
 """Pages on a slow link: answers that are late, or come in another order."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import wait_until
@@ -15,11 +16,12 @@ from console_pages import (
     text,
     wait_for_held,
 )
-from console_workspace import PASSWORD, SLOPES, Workspace
+from console_workspace import PASSWORD, SLOPES, Workspace, add_alert
 from doubtful_slope import DOUBTFUL, write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from soak.relay import Relay
 
 RunConsole = Callable[..., str]
 CELL, OTHER = (slope.cell.token for slope in SLOPES[:2])
@@ -37,6 +39,38 @@ def log_in(driver: Chrome, address: str, name: str) -> None:
 def address(run_console: RunConsole, workspace: Workspace) -> str:
     """A console with accounts."""
     return run_console(workspace.with_accounts())
+
+
+@pytest.fixture
+def relay(workspace: Workspace) -> Iterator[Relay]:
+    """The link from the browser to the console."""
+    relay = Relay(workspace.port)
+    yield relay
+    relay.close()
+
+
+@pytest.mark.usefixtures("address")
+def test_list_goes_on_after_a_link_that_died_without_an_error(
+    relay: Relay, driver: Chrome, workspace: Workspace
+) -> None:
+    """A request without an answer froze the list, beside a page that rang."""
+    log_in(driver, f"http://127.0.0.1:{relay.port}/", "a-analyst")
+    press(driver, "[data-tab=events]")
+    press(driver, "[data-state=all]")
+    find(driver, "tr[data-event] .acknowledge")
+    count = len(driver.find_elements(By.CSS_SELECTOR, "tr[data-event]"))
+    relay.lose()
+    press(driver, "[data-state=open]")
+    press(driver, "tr[data-event] .acknowledge")
+    time.sleep(0.5)  # in which the requests are sent
+    relay.restore()
+    add_alert(workspace)
+    newest = "tr[data-event]:first-child .eventWhere"
+    wait_until(lambda: "otani-9" in text(driver, newest))
+
+    assert len(driver.find_elements(By.CSS_SELECTOR, "tr[data-event]")) == count + 1
+    words = "実行されたかどうか分かりません"
+    wait_until(lambda: words in text(driver, ".events-page .problem"))
 
 
 def test_assumed_rain_that_was_switched_off_is_not_shown(

@@ -130,6 +130,7 @@ export function loginForm(app: Element, session: Session, done: () => void): voi
 
 function problemText(error: unknown, withCode: boolean): string {
   if (!(error instanceof ApiError)) return String(error);
+  if (error.status === 0) return t("offline");
   if (error.status === 429) return t("tooManyTries", { s: error.waitS });
   if (error.status !== 401) return error.message;
   return error.needs === "code" ? t("codeNeeded") : t(withCode ? "wrongCode" : "wrongPassword");

@@ -51,41 +51,97 @@ export function setProof(text: string | undefined): void {
 
 const BAD_GATEWAY = 502;
 
-async function send(path: string, options: RequestInit = {}): Promise<Response> {
-  const answer = await fetch(path, options).catch(() => {
-    throw new ApiError(0, t("offline"));
+// How long no byte of an answer may come. A preview judges a month again, and 20 MB take long.
+const ANSWER_MS = 30_000;
+const PREVIEW_MS = 300_000;
+const UPLOAD_MS = 1_800_000;
+
+interface Patience {
+  waitMs: number;
+  // Without an answer it is not known whether the request was carried out.
+  isChange?: true;
+}
+
+// Requests that change nothing and have no answer yet.
+const reads = new Set<AbortController>();
+
+// On a link that was lost without an error they would wait for ever: now they fail, as on one with an error.
+export function dropReads(): void {
+  for (const each of reads) each.abort();
+}
+
+// A whole answer.
+async function receive(path: string, options: RequestInit, { waitMs, isChange }: Patience): Promise<[Response, ArrayBuffer]> {
+  const request = new AbortController();
+  let timer = 0;
+  const wait = () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => request.abort(), waitMs);
+  };
+  if (!isChange) reads.add(request);
+  wait();
+  try {
+    const answer = await fetch(path, { ...options, signal: request.signal });
+    const parts = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({ transform: (part, out) => (wait(), out.enqueue(part)) });
+    return [answer, await new Response(answer.body?.pipeThrough(parts)).arrayBuffer()];
+  } finally {
+    clearTimeout(timer);
+    reads.delete(request);
+  }
+}
+
+async function send(path: string, options: RequestInit, patience: Patience): Promise<[ArrayBuffer, Headers]> {
+  const unanswered = t(patience.isChange ? "unanswered" : "offline");
+  const [answer, content] = await receive(path, options, patience).catch(() => {
+    throw new ApiError(0, unanswered);
   });
-  if (answer.ok) return answer;
-  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown; needs?: string; folder?: string };
+  if (answer.ok) return [content, answer.headers];
+  const body = errorBody(content);
   // From 502 a proxy answers for a server that it does not reach.
-  const unexplained = answer.status < BAD_GATEWAY ? answer.statusText : t("offline");
+  const unexplained = answer.status < BAD_GATEWAY ? answer.statusText : unanswered;
   const explained = body.folder ? t("cannotSave", { folder: body.folder }) : body.detail;
   const words = typeof explained === "string" ? explained : unexplained;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
   throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")), body.needs);
 }
 
+function decode<T>(content: ArrayBuffer): T {
+  return JSON.parse(new TextDecoder().decode(content)) as T;
+}
+
+function errorBody(content: ArrayBuffer): { detail?: unknown; needs?: string; folder?: string } {
+  try {
+    return decode(content);
+  } catch {
+    return {};
+  }
+}
+
 export async function get<T>(path: string): Promise<T> {
-  return (await send(path)).json() as Promise<T>;
+  const [content] = await send(path, {}, { waitMs: ANSWER_MS });
+  return decode(content);
 }
 
 export async function getBytes(path: string): Promise<[Uint8Array, Headers]> {
-  const answer = await send(path);
-  return [new Uint8Array(await answer.arrayBuffer()), answer.headers];
+  const [content, headers] = await send(path, {}, { waitMs: ANSWER_MS });
+  return [new Uint8Array(content), headers];
 }
 
-export async function post<T>(path: string, body: unknown = {}): Promise<T> {
-  const answer = await send(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-Yamamori-Proof": proof },
-    body: JSON.stringify(body),
-  });
-  return answer.json() as Promise<T>;
+export async function post<T>(path: string, body: unknown = {}, patience: Patience = { waitMs: ANSWER_MS, isChange: true }): Promise<T> {
+  const headers = { "Content-Type": "application/json", "X-Yamamori-Proof": proof };
+  const [content] = await send(path, { method: "POST", headers, body: JSON.stringify(body) }, patience);
+  return decode(content);
+}
+
+// Computes something, and changes nothing.
+export function preview<T>(path: string, body: unknown): Promise<T> {
+  return post(path, body, { waitMs: PREVIEW_MS });
 }
 
 export async function upload<T>(path: string, file: Blob): Promise<T> {
   const headers = { "Content-Type": "application/octet-stream", "X-Yamamori-Proof": proof };
-  return (await send(path, { method: "POST", headers, body: file })).json() as Promise<T>;
+  const [content] = await send(path, { method: "POST", headers, body: file }, { waitMs: UPLOAD_MS, isChange: true });
+  return decode(content);
 }
 
 export const encode = encodeURIComponent;

@@ -54,6 +54,7 @@ const TEXTS = {
   stale: ["データが届いていません。最後のデータ：", "No data are arriving. Last data: "],
   unsaved: ["サーバーのディスクに空きがありません。事象は記録されず、通知は送られません", "The server's disk is full: no event is recorded and no notification is sent"],
   offline: ["サーバーにつながりません。表示は古い可能性があります", "The server cannot be reached: the display may be out of date"],
+  unanswered: ["サーバーから応答がなく、実行されたかどうか分かりません。画面で結果を確認してから、必要ならもう一度操作してください", "No answer from the server: it is not known whether this was carried out. Check the result on the page before you try again"],
   highest: ["いま最も高いレベル", "Highest level now"],
   cellsByLevel: ["区画数", "Cells by level"],
   attention: ["注意が必要な区画", "Cells that need attention"],

@@ -2,6 +2,7 @@
 
 import { followAddress } from "./address";
 import { showAccount, loginForm } from "./account";
+import { RETRY_MS } from "./actions";
 import { el, replace } from "./dom";
 import { Attention } from "./attention";
 import { LevelMap } from "./map";
@@ -29,7 +30,7 @@ async function start(): Promise<void> {
   const state = new State();
   // Its answer is on the way while the page is built.
   state.listen();
-  const session = await get<Session>("api/session");
+  const session = await fetchSession();
   setLanguage(language(session));
   setProof(session.proof);
   document.title = `${session.place} ${t("title")}`.trim();
@@ -38,6 +39,18 @@ async function start(): Promise<void> {
     state.close();
     loginForm(app, session, () => location.reload());
   } else show(session, state);
+}
+
+// Again until it is there: without it there is no page.
+async function fetchSession(): Promise<Session> {
+  for (;;) {
+    try {
+      return await get<Session>("api/session");
+    } catch (error) {
+      replace(app, el("p", { class: "problem", role: "alert" }, (error as Error).message));
+      await new Promise((again) => window.setTimeout(again, RETRY_MS));
+    }
+  }
 }
 
 function show(session: Session, state: State): void {

@@ -1,7 +1,7 @@
 // Window of a decision about readings: what it changes, the reason, and the consent to a level of 4 or more.
 import { el, replace, table } from "./dom";
 import { badge } from "./badges";
-import { encode, get, isConflict, post, ApiError, type Session, type NodeState, type Reason } from "./api";
+import { encode, get, isConflict, post, preview, ApiError, type Session, type NodeState, type Reason } from "./api";
 import { discardDraft, keepDraft } from "./actions";
 import { fetchNodes, sensorName } from "./names";
 import { formatPeriod, formatTime, fromDateField, t, toDateField } from "./i18n";
@@ -155,7 +155,7 @@ class ReviewWindow {
     this.problem.textContent = problem;
     replace(this.effect, el("p", { class: "hint" }, t("previewing")));
     try {
-      const effect = await post<Effect>(`${this.path()}/preview`, this.body());
+      const effect = await preview<Effect>(`${this.path()}/preview`, this.body());
       // A later choice has its own answer.
       if (asked !== this.asked) return;
       this.raisedTo = effect.raised_to;

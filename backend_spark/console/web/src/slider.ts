@@ -3,7 +3,7 @@ import { el, replace } from "./dom";
 import { presentLevel, replayControls } from "./replayForm";
 import type { State } from "./state";
 import { t, formatTime } from "./i18n";
-import { post } from "./api";
+import { preview } from "./api";
 
 const FRAME_MS = 200;
 // Levels under assumed rain follow the present at most this often.
@@ -120,7 +120,7 @@ function whatIfButton(state: State): HTMLElement {
     atMs = performance.now();
     const asked = { mm_per_h: Number(rain.value), hours: Number(hours.value) };
     try {
-      const { levels } = await post<{ levels: number[] }>("api/what-if", asked);
+      const { levels } = await preview<{ levels: number[] }>("api/what-if", asked);
       // Another amount was asked for, or the present.
       if (number !== newest) return;
       state.assumed = levels;

@@ -1,7 +1,7 @@
 // State of the page: cells and their levels, now and over 72 hours, as pushed by the
 // server each second, or a replay of another time.
 import { fetchReplay, type Known, type Replay } from "./replayData";
-import { getBytes, get, type Session } from "./api";
+import { dropReads, getBytes, get, type Session } from "./api";
 import type { OpenEvents } from "./attention";
 import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
@@ -87,6 +87,7 @@ export class State extends EventTarget {
   }
 
   private showOffline(): void {
+    if (this.online) dropReads();
     this.online = false;
     void this.begun.then(() => this.emit("now"));
   }
@@ -104,8 +105,8 @@ export class State extends EventTarget {
   }
 
   private async checkSession(): Promise<void> {
-    const session = await get<Session>("api/session");
-    if (session.user === null) dispatchEvent(new Event("yamamori-login"));
+    const session = await get<Session>("api/session").catch(() => null);
+    if (session?.user === null) dispatchEvent(new Event("yamamori-login"));
   }
 
   // Nothing is emitted before: who listens is made while the first answer is on the way.

@@ -1,7 +1,7 @@
 // Thresholds: those in force, the effect of a change, and the versions with their state.
 import { el, replace, table } from "./dom";
 import { disableWhile } from "./actions";
-import { get, post, encode, type Session } from "./api";
+import { get, post, preview, encode, type Session } from "./api";
 import { cellLabel, cellName } from "./names";
 import { drawEffect, type Effect } from "./thresholdEffect";
 import { t, formatTime, type Key } from "./i18n";
@@ -114,7 +114,7 @@ class ThresholdsPage {
     this.say("", "done");
     replace(this.effect, el("p", { class: "hint" }, t("previewing")));
     try {
-      const effect = await post<Effect>("api/thresholds/preview", draft);
+      const effect = await preview<Effect>("api/thresholds/preview", draft);
       // Other values were previewed or saved meanwhile.
       if (asked === this.asked) replace(this.effect, ...drawEffect(effect));
     } catch (error) {

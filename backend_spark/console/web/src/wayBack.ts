@@ -53,6 +53,8 @@ export class WayBack {
   // Requests that were sent, and the newest one whose answer is not too late.
   private asked = 0;
   private drawn = 0;
+  // Cell whose state is on the way.
+  private loading = "";
 
   constructor(private readonly session: Session) {
     replace(this.box, el("h3", {}, t("wayBack")), this.stages, this.exercise, this.problem);
@@ -70,8 +72,12 @@ export class WayBack {
   }
 
   private async load(): Promise<void> {
+    const { token } = this;
+    if (token === this.loading) return;
+    this.loading = token;
     const asked = ++this.asked;
-    const view = await get<View>(`api/cell/${encode(this.token)}/way-back`).catch(() => null);
+    const view = await get<View>(`api/cell/${encode(token)}/way-back`).catch(() => null);
+    if (token === this.loading) this.loading = "";
     if (!view || asked <= this.drawn) return;
     this.drawn = asked;
     this.draw(view);
