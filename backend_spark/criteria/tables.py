@@ -7,6 +7,7 @@ prefecture's critical line. Where two give the same criterion, the lower counts.
 JMA's cells: third meshes (JIS X 0410) of 30" x 45", about 1 km.
 """
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +39,8 @@ from slope_science.criteria import (
 from slope_science.errors import ScienceError
 from slope_science.reason_compat import parse_or_text
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+
+log = logging.getLogger(__name__)
 
 _CODE: Final = re.compile(r"[3-6][0-9][2-5][0-9][0-7][0-7][0-9][0-9]")
 _LAT_DEG: Final = 30 / 3600
@@ -133,10 +136,7 @@ class CriteriaRow:
         """
         warning_mm = NOT_JUDGED_MM if self.warning_mm is None else self.warning_mm
         advisory_mm = _at_rest_mm(self.advisory_line_mm, self.advisory_mm)
-        special_mm = _at_rest_mm(self.special_line_mm, self.special_mm)
-        if special_mm is None:
-            line_mm = _at_rest_mm(self.line_mm, 1.478 * warning_mm)
-            special_mm = 1.25 * (line_mm or NOT_JUDGED_MM)
+        special_mm = self._special_at_rest_mm()
         has_special = self.special_mm is not None or self.special_line_mm
         found = Criteria(
             warning_mm,
@@ -152,6 +152,36 @@ class CriteriaRow:
         )
         percent = FULL_PERCENT if self.line_percent is None else self.line_percent
         return found.with_line_percent(percent)
+
+    def _special_at_rest_mm(self) -> float:
+        special_mm = _at_rest_mm(self.special_line_mm, self.special_mm)
+        if special_mm is not None:
+            return special_mm
+        planned_mm = 1.478 * (self.warning_mm or NOT_JUDGED_MM)
+        return 1.25 * (_at_rest_mm(self.line_mm, planned_mm) or NOT_JUDGED_MM)
+
+    def in_order(self) -> "CriteriaRow":
+        """These criteria, with those of levels 2 and 3 at most those of higher levels.
+
+        Rows that are in order each may not be so together if they judge other levels.
+        No level is lost: an index at the criterion of a higher level has that level.
+        """
+        special_mm = self._special_at_rest_mm()
+        advisory_mm = _at_rest_mm(self.advisory_line_mm, self.advisory_mm)
+        given = (advisory_mm, self.warning_mm, special_mm)
+        judged = [mm for mm in given if mm is not None and mm != NOT_JUDGED_MM]
+        if judged == sorted(judged):
+            return self
+        warning_mm = self.warning_mm and _at_most(self.warning_mm, special_mm)
+        limit_mm = min(warning_mm or special_mm, special_mm)
+        return replace(
+            self,
+            advisory_mm=self.advisory_mm and _at_most(self.advisory_mm, limit_mm),
+            warning_mm=warning_mm,
+            advisory_line_mm=tuple(
+                _at_most(mm, limit_mm) for mm in self.advisory_line_mm
+            ),
+        )
 
     def replacing(
         self, table: "CriteriaRow | None", *, is_for_cell: bool = True
@@ -231,6 +261,11 @@ def _lower_line(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float
     )
 
 
+def _at_most(mm: float, limit_mm: float) -> float:
+    """A criterion, lowered to a limit; one that is not judged stays so."""
+    return mm if mm == NOT_JUDGED_MM else min(mm, limit_mm)
+
+
 def _at_rest_mm(line_mm: Sequence[float], constant_mm: float | None) -> float | None:
     """Highest criterion of a line that is judged, else the constant one."""
     if not line_mm:
@@ -255,6 +290,16 @@ def _points(line_mm: tuple[float, ...]) -> CriticalLine:
     if len(set(line_mm)) == 1:
         return ((0.0, line_mm[0]), (1.0, line_mm[0]))
     return tuple((float(r60), mm) for r60, mm in enumerate(line_mm))
+
+
+@lru_cache(maxsize=4096)  # logged once
+def _log_lowered(token: str, row: CriteriaRow) -> None:
+    log.warning(
+        "criteria.changes, cell %s: must be 0 < advisory <= warning <= special with "
+        "the criteria of the table, got %s; the lower ones count",
+        token,
+        (row.advisory_mm, row.warning_mm, row.special_mm),
+    )
 
 
 @dataclass(frozen=True)
@@ -285,7 +330,11 @@ class CriteriaTable:
         change = self.changes.row(token) if self.changes else None
         if self.changes is None or change is None:
             return row
-        return change.replacing(row, is_for_cell=token in self.changes.by_cell)
+        mixed = change.replacing(row, is_for_cell=token in self.changes.by_cell)
+        found = mixed.in_order()
+        if found is not mixed:
+            _log_lowered(token, mixed)
+        return found
 
     def _around(self, token: str) -> CriteriaRow | None:
         try:
@@ -436,6 +485,8 @@ def find_tables(path: Path) -> list[Path]:
 def combine_files(files: Iterable[CriteriaFile], default: Criteria) -> CriteriaTable:
     """One table of several files; each criterion is the lowest of them.
 
+    Those of a cell, which may have several meshes, are put in order.
+
     Raises:
         CriteriaTableError: Together the criteria of a mesh are out of order.
     """
@@ -450,7 +501,8 @@ def combine_files(files: Iterable[CriteriaFile], default: Criteria) -> CriteriaT
     for mesh, row in by_mesh.items():
         token = cell_at_mesh(mesh)
         by_cell[token] = by_cell[token].lower_of(row) if token in by_cell else row
-    return CriteriaTable(default, by_cell, by_mesh, others)
+    by_cell = {token: row.in_order() for token, row in by_cell.items()}
+    return CriteriaTable(default, by_cell, by_mesh, others and others.in_order())
 
 
 def _check_together(file: CriteriaFile, by_mesh: Mapping[str, CriteriaRow]) -> None:

@@ -126,6 +126,23 @@ def test_changes_for_all_cells_apply_to_new_cells(tmp_path: Path) -> None:
     assert provider.current_table().municipality(CELL) == "3920100"
 
 
+@pytest.mark.parametrize(("cell", "warning_mm"), [("*", 320), (CELL, 330)])
+def test_changes_without_level_5_are_below_that_of_the_table(
+    tmp_path: Path, cell: str, warning_mm: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its 290 mm count for a higher warning, too; logged once for each change."""
+    provider = make_provider(tmp_path)
+    for _ in range(2):
+        change(tmp_path, f"{cell},60,{warning_mm},,{SET_BY}")
+        criteria = provider.rules_of([OTHER, CELL])[CELL].criteria
+        found = criteria.advisory_mm, criteria.warning_mm, criteria.special_mm
+
+        assert found == (60, 290, 290)
+        assert provider.rules_of([CELL])[CELL].criteria == criteria
+        assert caplog.text.count(f"got (60.0, {warning_mm}.0, 290.0); the lower") == 1
+        assert f"criteria.changes, cell {CELL}: must be" in caplog.text
+
+
 def test_changed_file_is_reloaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,15 +18,23 @@ from backend_spark.criteria.tables import (
 )
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
-from slope_science.criteria import Criteria
-from slope_science.findings import judge_rain
+from slope_science.criteria import NOT_JUDGED_MM, Criteria
+from slope_science.errors import ScienceError
+from slope_science.findings import compute_rain_level, judge_rain
 from slope_science.reason_text import render_english
 from spatial_mqtt.cells import Cell
+from tests.backend_spark.criteria.published_tables import (
+    SyntheticMesh,
+    encode,
+    jma_line,
+)
 
 DEFAULT = Criteria.assumed_from(150.0)
 LINE = [max(147.0, 220.0 - 0.8 * r60) for r60 in range(151)]
 HEAD = ["mesh", "LEVEL1", "LEVEL2", *(f"LEVEL3_{mm:02d}" for mm in range(151))]
 MESH = "50330471"
+PAIR = ("51330018", "51330028")
+"""Two meshes whose centres lie in one cell."""
 
 
 def write(path: Path, *rows: list[object], head: list[str] | None = None) -> Path:
@@ -97,6 +105,66 @@ def test_cell_with_two_meshes_uses_the_lower_criteria() -> None:
     )
 
     assert one.lower_of(two) == CriteriaRow(100, 140, (210, 200), 280)
+
+
+def test_cell_is_in_order_where_each_file_has_another_of_its_meshes(
+    tmp_path: Path,
+) -> None:
+    """At a border, only JMA's level 5 has the softer mesh beyond it."""
+    assert cell_at_mesh(PAIR[0]) == cell_at_mesh(PAIR[1]) != cell_at_mesh(MESH)
+    head = ["mesh", "LEVEL1", "LEVEL2"]
+    rows = [PAIR[0], 150, 210], [MESH, 150, 210]
+    write(tmp_path / "prefecture.csv", *map(list, rows), head=head)
+    special_mm = dict(zip(PAIR, (260, 200), strict=True))
+    meshes = [
+        SyntheticMesh(code, None, None, (mm,) * 151) for code, mm in special_mm.items()
+    ]
+    (tmp_path / "2_1_x.csv").write_bytes(encode(jma_line(meshes, 5)))
+    rules = CellRuleProvider(read_criteria(tmp_path, DEFAULT)).rules_of(
+        map(cell_at_mesh, (PAIR[0], MESH))
+    )
+    found, other = (rules[cell_at_mesh(code)].criteria for code in (PAIR[0], MESH))
+
+    assert (found.advisory_mm, found.warning_mm, found.special_mm) == (150, 200, 200)
+    assert not found.special_assumed
+    assert other.warning_mm == 210
+
+
+MM = st.sampled_from([60.0, 100.0, 140.0, 180.0, 220.0, NOT_JUDGED_MM])
+LINES = st.lists(MM, min_size=2, max_size=4).map(
+    lambda mm: tuple(sorted(mm, reverse=True))
+)
+CONSTANT = st.builds(CriteriaRow, MM, MM, LINES, MM)
+BY_RAIN = st.builds(
+    CriteriaRow, st.none(), MM, LINES, advisory_line_mm=LINES, special_line_mm=LINES
+)
+
+
+def has_order(row: CriteriaRow) -> bool:
+    """Whether a file may have the row."""
+    try:
+        row.criteria()
+    except ScienceError:
+        return False
+    return True
+
+
+@given(
+    st.sampled_from([CONSTANT, BY_RAIN]).flatmap(
+        lambda rows: st.tuples(*[rows.filter(has_order)] * 2)
+    )
+)
+def test_any_two_meshes_of_a_cell_are_in_order(
+    meshes: tuple[CriteriaRow, CriteriaRow],
+) -> None:
+    """No level is later than in either of them."""
+    found = meshes[0].lower_of(meshes[1]).in_order().criteria()
+
+    for each in meshes:
+        for r60_mm in (0.0, 1.0, 2.5, 9.0):
+            for swi_mm in (59.0, 60.0, 100.0, 140.0, 180.0, 220.0):
+                at_least = compute_rain_level(r60_mm, swi_mm, each.criteria())
+                assert compute_rain_level(r60_mm, swi_mm, found) >= at_least
 
 
 def test_cell_without_a_mesh_uses_the_mesh_at_its_centre(tmp_path: Path) -> None:
