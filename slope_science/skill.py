@@ -12,7 +12,7 @@ and Graham 2002 (area under the ROC curve by ranks); EDuMaP, Calvello and Piciul
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from slope_science.findings import EMERGENCY, LOWEST
 
@@ -199,11 +199,19 @@ class Slide:
         from_s: Earliest Unix time.
         to_s: Latest Unix time; equal to `from_s` if exactly known.
         count: Number of landslides.
+        begins_exactly: Whether one of them happened at `from_s`, as always where both
+            times are equal; otherwise all are after it.
     """
 
     from_s: float
     to_s: float
     count: int = 1
+    begins_exactly: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Derive `begins_exactly` from equal times."""
+        if self.from_s == self.to_s:
+            object.__setattr__(self, "begins_exactly", True)
 
 
 @dataclass(frozen=True)
@@ -227,9 +235,8 @@ def merge_slides(slides: Sequence[Slide], gap_s: float = EVENT_GAP_S) -> list[Sl
     for slide in sorted(slides, key=lambda s: (s.from_s, s.to_s)):
         if events and slide.from_s - events[-1].to_s < gap_s:
             last = events[-1]
-            events[-1] = Slide(
-                last.from_s, max(last.to_s, slide.to_s), last.count + slide.count
-            )
+            to_s = max(last.to_s, slide.to_s)
+            events[-1] = replace(last, to_s=to_s, count=last.count + slide.count)
         else:
             events.append(slide)
     return events
@@ -261,8 +268,8 @@ def duration_matrix(
     """
     classes = [0] * len(ends_s)
     for event in events:
-        first = bisect_left(ends_s, event.from_s)
-        last = max(bisect_right(ends_s, event.to_s), first + 1)
+        first = _first_step(ends_s, event)
+        last = max(bisect_left(ends_s, event.to_s + step_s), first + 1)
         for at in range(first, min(last, len(ends_s))):
             classes[at] = max(classes[at], event_class(event.count))
     matrix = [[0.0] * len(EVENT_CLASSES) for _ in range(LOWEST, EMERGENCY + 1)]
@@ -280,7 +287,7 @@ def lead_time(
     into the event's period; None if there is none.
     """
     last = bisect_right(ends_s, event.to_s) - 1
-    first = bisect_left(ends_s, event.from_s)
+    first = _first_step(ends_s, event)
     standing = [at for at in range(max(first - 1, 0), last + 1) if levels[at] >= level]
     if not standing:
         return None
@@ -289,3 +296,9 @@ def lead_time(
         start -= 1
     issued_s = ends_s[start]
     return LeadTime(level, event.from_s - issued_s, event.to_s - issued_s)
+
+
+def _first_step(ends_s: Sequence[float], event: Slide) -> int:
+    """Index of the first step of an event; one that ends as a period begins is not."""
+    bisect = bisect_left if event.begins_exactly else bisect_right
+    return bisect(ends_s, event.from_s)

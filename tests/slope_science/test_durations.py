@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from slope_science.skill import (
     EVENT_CLASSES,
+    LeadTime,
     Slide,
     duration_matrix,
     event_class,
@@ -34,8 +35,8 @@ def test_classes_grow_with_the_number_of_slides() -> None:
 
 def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
     """Two hours of level 4, one of them during two slides."""
-    event = Slide(6 * HOUR_S, 7 * HOUR_S, 2)
-    matrix = duration_matrix(ENDS_S, LEVELS, [event], HOUR_S)
+    slides = [Slide(at * HOUR_S, at * HOUR_S) for at in (6, 7)]
+    matrix = duration_matrix(ENDS_S, LEVELS, merge_slides(slides), HOUR_S)
     assert [sum(row) for row in matrix] == [4, 2, 2, 2, 0]
     assert matrix[3][EVENT_CLASSES.index("intermediate")] == 1
     assert matrix[2][EVENT_CLASSES.index("intermediate")] == 1
@@ -71,3 +72,51 @@ def test_lead_time_of_an_event_with_uncertain_time_is_a_range() -> None:
 def test_level_that_had_ended_gives_no_lead_time() -> None:
     """A warning lifted before the event did not warn of it."""
     assert lead_time(ENDS_S, LEVELS, Slide(10 * HOUR_S, 10 * HOUR_S), 2) is None
+
+
+DAY_2 = Slide(24 * HOUR_S, 48 * HOUR_S)
+HOURLY_S = [HOUR_S * at for at in range(1, 73)]
+
+
+@pytest.mark.parametrize("to_s", [DAY_2.to_s, DAY_2.to_s - 1])
+def test_day_of_a_landslide_has_24_hours(to_s: float) -> None:
+    """The row of 00:00 is the rain of the day before; the console ends it at 23:59."""
+    levels = [2 if 25 <= at <= 48 else 1 for at in range(1, 73)]
+    matrix = duration_matrix(HOURLY_S, levels, [Slide(DAY_2.from_s, to_s)], HOUR_S)
+    assert [row[EVENT_CLASSES.index("small")] for row in matrix] == [0, 24, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("end_h", "least_h"), [(23, None), (24, 3), (25, 3)], ids=str)
+def test_warning_of_the_day_before_counts_if_it_lasted(
+    end_h: int, least_h: float | None
+) -> None:
+    """Level 3 from 21:00 to an hour: in force at 00:00 or not."""
+    levels = [3 if 21 <= at <= end_h else 1 for at in range(1, 73)]
+    lead = lead_time(HOURLY_S, levels, DAY_2, 3)
+    assert lead == (
+        None
+        if least_h is None
+        else LeadTime(3, least_h * HOUR_S, (least_h + 24) * HOUR_S)
+    )
+
+
+def test_exact_landslide_of_an_event_keeps_its_step() -> None:
+    """Also when a later one makes the event longer."""
+    levels = [2 if at == 24 else 1 for at in range(1, 73)]
+    first = Slide(24 * HOUR_S, 24 * HOUR_S)
+    for events in ([first], merge_slides([first, Slide(26 * HOUR_S, 26 * HOUR_S)])):
+        matrix = duration_matrix(HOURLY_S, levels, events, HOUR_S)
+        lead = lead_time(HOURLY_S, [3] * 23 + [1] * 49, events[0], 3)
+        assert matrix[1][0] == 0
+        assert lead is not None
+        assert lead.least_s == 23 * HOUR_S
+
+
+def test_level_between_steps_is_that_of_the_step_before() -> None:
+    """At 00:30 the row of 00:00 is the newest."""
+    levels = [3 if 21 <= at <= 24 else 1 for at in range(1, 73)]
+    event = Slide(24.5 * HOUR_S, 48 * HOUR_S)
+    lead = lead_time(HOURLY_S, levels, event, 3)
+    assert lead is not None
+    assert lead.least_s == 3.5 * HOUR_S
+    assert lead_time(HOURLY_S, levels, Slide(25.5 * HOUR_S, 48 * HOUR_S), 3) is None
