@@ -26,6 +26,9 @@ MIN_PORE_RISE_HPA = 2.0
 MIN_RAIN_MM = 1.0
 """Minimum rain within `RAIN_H` that counts as rain."""
 
+RISE_WITHIN_S = 3900.0
+"""An hour, and the jitter of hourly readings; beyond it two readings show no rise."""
+
 HOLD_H = 1.0
 RAIN_H = 1.0 + HOLD_H
 """An hour and the hold: rain and rise may have ended shortly before."""
@@ -136,7 +139,10 @@ def _is_wet(now: SoilWetness, rain_mm: float, min_rise: float) -> bool:
 def _rise(times_h: Sequence[float], values: Sequence[float]) -> float:
     """Largest rise in an hour that ended within the hold."""
     rises = [0.0]
+    within_h = RISE_WITHIN_S / 3600.0 + 1e-6
     for at in range(bisect_left(times_h, -HOLD_H), len(times_h)):
         before = bisect_left(times_h, times_h[at] - 1.0 - 1e-6)
+        if before == at > 0 and times_h[at] - times_h[at - 1] <= within_h:
+            before = at - 1  # hourly readings
         rises.append(values[at] - values[before])
     return max(rises)

@@ -6,7 +6,7 @@ Without surveyed strength and depth neither gives a factor of safety. See
 docs/reference/triage.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
 from slope_science.evidence.samples import SensorSample
@@ -17,9 +17,10 @@ from slope_science.evidence.stored_values import (
     is_finite_number,
     optional_time,
 )
-from slope_science.evidence.windows import MinuteBins
+from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
+from slope_science.soil_moisture import RISE_WITHIN_S
 
 _HOUR_S = 3600.0
 _BIN = 0.005
@@ -28,6 +29,14 @@ _FADED = 0.05  # of an hour
 _ENOUGH_H = 14 * 24
 _SEASON_H = 90 * 24
 """Length of a season; the weights of older hours decay beyond it."""
+
+
+def _last_hour(recent: MinuteBins, now_s: float) -> Sequence[MinuteBin]:
+    """Readings of the last hour; of hourly ones with the one before, despite jitter."""
+    bins = recent.since(now_s - _HOUR_S, with_doubtful=True)
+    if len(bins) != 1:
+        return bins
+    return recent.since(now_s - RISE_WITHIN_S, with_doubtful=True)[-2:]
 
 
 class SaturationRule:
@@ -43,7 +52,7 @@ class SaturationRule:
     def __init__(self, sensor: str, rules: SaturationRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = MinuteBins(_HOUR_S)
+        self._recent = MinuteBins(RISE_WITHIN_S)
         self._hours: dict[int, float] = {}
         self._counted = 0
 
@@ -78,7 +87,7 @@ class SaturationRule:
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """High and rising during rain; a rise alone is evidence only."""
-        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
+        bins = _last_hour(self._recent, context.now_s)
         if not bins:
             return
         vwc, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
@@ -146,7 +155,7 @@ class PoreRule:
     def __init__(self, sensor: str, rules: PoreRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = MinuteBins(_HOUR_S)
+        self._recent = MinuteBins(RISE_WITHIN_S)
         self._suction_s: float | None = None
 
     def on_sample(self, sample: SensorSample) -> None:
@@ -160,7 +169,7 @@ class PoreRule:
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Positive after suction, and rising."""
-        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
+        bins = _last_hour(self._recent, context.now_s)
         if not bins or self._suction_s is None:
             return
         kpa, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]

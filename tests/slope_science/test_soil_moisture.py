@@ -90,6 +90,22 @@ def test_rise_is_the_maximum_within_an_hour() -> None:
     assert (now.value, now.lowest, now.percentile) == (0.30, 0.20, 99.0)
 
 
+@pytest.mark.parametrize(
+    ("every_s", "rise"),
+    [(1800.0, 0.02), (3600.0, 0.01), (3600.01, 0.01), (3900.0, 0.01), (3901.0, 0.0)],
+)
+def test_readings_of_every_hour_show_a_rise_whatever_their_jitter(
+    every_s: float, rise: float
+) -> None:
+    """Readings more than 65 minutes apart give none."""
+    times_h = [-every_s * at / 3600 for at in (3, 2, 1, 0)]
+    values = [0.30, 0.31, 0.32, 0.33]
+    now = summarize_wetness("s", times_h, values, 99.0)
+
+    assert now is not None
+    assert now.rise == pytest.approx(rise)
+
+
 def test_suction_of_the_day_before_is_ignored() -> None:
     """A pressure that was positive for a day has not just passed zero."""
     now = summarize_wetness("s", [-25.0, -10.0, 0.0], [-9.0, 1.0, 5.0], None)

@@ -463,6 +463,18 @@ def test_wet_soil_that_gets_wetter_in_the_rain_is_level_two() -> None:
     assert levels(Triage([SOIL, RAIN], high), dry)[-1] == 1
 
 
+@pytest.mark.parametrize(
+    ("every_s", "level"), [(3600.0, 2), (3600.01, 2), (3900.0, 2), (3901.0, 1)]
+)
+def test_soil_that_is_read_every_hour_gets_wetter(every_s: float, level: int) -> None:
+    """Also with jitter; readings more than 65 minutes apart show no rise."""
+    high = section(saturation={"high_vwc": 0.35})
+    wetter = wetting_soil(0.34, 0.01, 3)
+    assert levels(Triage([SOIL, RAIN], high), wetter, every_s) == [1, level, level]
+    turns = [[Reading("pore", "hPa", each)] for each in (-15.0, -5.0, 5.0)]
+    assert levels(Triage([PORE]), turns, every_s) == [1, 1, level]
+
+
 def test_soil_limit_is_learnt_in_two_weeks() -> None:
     """The limit is the 95th percentile of its own record, kept through a restart."""
     triage, after = Triage([SOIL, RAIN]), Triage([SOIL, RAIN])
