@@ -19,14 +19,15 @@ from backend_spark.criteria.tables import (
     mesh_code_at,
 )
 from backend_spark.scoring.analysed_rain import HOLD_S
-from backend_spark.scoring.holds import HELD, JUDGED
+from backend_spark.scoring.features import not_judged_reasons
+from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import UTC_TIME
 from backend_spark.tables.store import Folder
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
-from slope_science.criteria import Criteria
+from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -242,7 +243,10 @@ def _row(
         index[0], at_us / 1_000_000, hourly[hour][0] if hour else None
     )
     found, is_held = _judge(state, hourly[last][0] if last else None, criteria)
+    is_judged = criteria.not_judged != JUDGED_LEVELS
     reasons = [found.reason] if found else []
+    if found or not is_judged:
+        reasons += not_judged_reasons(criteria)
     return {
         "cell": cell,
         "at": at_us,
@@ -250,8 +254,8 @@ def _row(
         "swi_mm": state.index_mm,
         "lower_bound": False,
         "rain_known": hour is not None,
-        "level": found.level if found else LOWEST,
-        "state": HELD if is_held else JUDGED,
+        "level": (found.level if found else LOWEST) if is_judged else None,
+        "state": (HELD if is_held else JUDGED) if is_judged else UNKNOWN,
         "known_until": last[1] if last and is_held else None,
         "reasons": list(map(render_english, reasons)),
         "reason_codes": list(map(reason_to_json, reasons)),

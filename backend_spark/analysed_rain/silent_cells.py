@@ -188,7 +188,7 @@ def _joined(analysis: Row, base: Row | None, present: PresentLevel | None) -> Ro
         return analysis
     names = ("reasons", "reason_codes")
     given = {name: base[name] or [] for name in names}
-    if analysis["level"] > (present.level or LOWEST):
+    if (analysis["level"] or LOWEST) > (present.level or LOWEST):
         has_more = present.level is not None and present.level > LOWEST
         more = given if has_more else {name: [] for name in names}
         return analysis | {name: [*analysis[name], *more[name]] for name in names}

@@ -207,6 +207,54 @@ def test_missing_index_gives_no_level(pipeline: ScoringPipeline, load: Drop) -> 
     assert [row["cell"] for row in levels(pipeline)] == [cell_at_mesh(DRY)]
 
 
+def partly_judged(folder: Path, advisory_mm: int) -> SilentCell:
+    """The cell with a node, where the prefecture judges level 2 at most."""
+    line = ",".join(f"LEVEL3_{mm:02d}" for mm in range(151))
+    limits = ",".join(map(str, [advisory_mm, 999, *[999] * 151]))
+    rows = [f"{mesh},{limits}" for mesh in (DRY, WET, WITH_NODE)]
+    path = folder / "partly_judged.csv"
+    path.write_text("\n".join([f"mesh,LEVEL1,LEVEL2,{line}", *rows]))
+    criteria = read_criteria(path, Criteria.assumed_from(100.0))
+    return SilentCell(open_pipeline(folder / "tables", criteria))
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_rain_that_is_judged_at_no_level_gives_none(
+    tmp_path: Path, load: Drop, is_silent: bool
+) -> None:
+    """Level 1 would read as calm; a silent cell keeps the level of its readings."""
+    silent = partly_judged(tmp_path, 999)
+    if is_silent:
+        silent.report(0, 2)
+    load(300.0, 12.0, 40, 3000)
+    silent.pipeline.score_analyses()
+    rows = [*levels(silent.pipeline), *silent.rows()]
+
+    assert len(rows) == (2 if is_silent else 3)
+    for row in rows:
+        assert (row["level"], row["state"]) == (None, "unknown")
+        assert row["known_until"] is None
+        assert row["reasons"] == [
+            "rain: the prefecture does not judge level 2, 3, 4, 5 here"
+        ]
+
+
+def test_reasons_name_the_levels_that_are_not_judged(
+    tmp_path: Path, load: Drop
+) -> None:
+    """Where the index reaches one that is."""
+    pipeline = partly_judged(tmp_path, 110).pipeline
+    load(300.0, 12.0, 0, 600)
+    pipeline.score_analyses()
+    dry, wet = levels(pipeline)
+
+    assert (dry["level"], dry["state"], dry["reasons"]) == (1, "judged", [])
+    assert (wet["level"], wet["state"]) == (2, "judged")
+    assert wet["reasons"][1:] == [
+        "rain: the prefecture does not judge level 3, 4, 5 here"
+    ]
+
+
 def test_end_of_the_rain_holds_the_level(pipeline: ScoringPipeline, load: Drop) -> None:
     """For six hours; then the critical line is that without rain."""
     load(160.0, 90.0, 0, 600)
