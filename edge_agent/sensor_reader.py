@@ -40,14 +40,15 @@ class PlausibleRange:
         unit: Unit of the readings that are checked; others of the sensor are not.
         low: Least possible value.
         high: Greatest possible value.
-        largest_step: Largest plausible change between two readings; None for any,
-            and for sensors without noise, whose readings may be equal.
+        largest_step: Largest plausible change between two readings; None for any.
+        is_noisy: Whether equal readings are suspect, by `FLAT_LINE_S`.
     """
 
     unit: str | None
     low: float
     high: float
     largest_step: float | None
+    is_noisy: bool = False
 
 
 @dataclass
@@ -96,7 +97,7 @@ class QualityFlagger:
         if last is not None and value == last.value:
             last.equal += 1
             is_flat = (
-                limits.largest_step is not None
+                limits.is_noisy
                 and last.equal >= FLAT_LINE_COUNT
                 and at_s - last.since_s >= FLAT_LINE_S
             )
@@ -143,7 +144,8 @@ def health_name(sensor: str) -> str:
 
 def plausible_range(sensor: Sensor) -> PlausibleRange:
     """The plausible readings of a sensor, at its usual interval."""
-    return PlausibleRange(sensor.unit, *sensor.range, sensor.largest_step)
+    step, is_noisy = sensor.largest_step, sensor.is_noisy
+    return PlausibleRange(sensor.unit, *sensor.range, step, is_noisy)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class SoilMoistureSettings(AdcSettings):
     senml_unit: ClassVar[str | None] = "/"
     range: ClassVar[tuple[float, float]] = (0.0, MAX_VWC)
     largest_step: ClassVar[float | None] = 0.15
+    is_noisy: ClassVar[bool] = True
 
     dry_v: float = key(KeyRule("Reading in dry soil.", unit="V", low=0, high=5))
     wet_v: float = key(KeyRule("Reading in saturated soil.", unit="V", low=0, high=5))
@@ -237,6 +238,7 @@ class PiezometerSettings(AdcSettings):
     senml_unit: ClassVar[str | None] = "hPa"  # SenML has no kPa
     range: ClassVar[tuple[float, float]] = (-1000.0, 10_000.0)
     largest_step: ClassVar[float | None] = 100.0
+    is_noisy: ClassVar[bool] = True
     warm_up_s: ClassVar[float] = 2.0
 
     at_20ma_kpa: float = key(

@@ -41,6 +41,8 @@ class SensorSettings:
             additional ones such as a chip's own temperature.
         largest_step: Largest plausible change between two readings, in the unit;
             None if any change is plausible.
+        is_noisy: Whether the readings vary at rest, so that equal ones for an hour
+            are suspect.
         warm_up_s: Time from opening to the first valid reading.
     """
 
@@ -48,6 +50,7 @@ class SensorSettings:
     senml_unit: ClassVar[str | None] = None
     range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     largest_step: ClassVar[float | None] = None
+    is_noisy: ClassVar[bool] = False
     warm_up_s: ClassVar[float] = 0.0
 
     kind: str = key(KeyRule("The driver, such as rain-gauge."))
@@ -90,6 +93,10 @@ class SensorInfo(Protocol):
     @property
     def largest_step(self) -> float | None:
         """Largest plausible change between two readings; None for any."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether equal readings for an hour are suspect."""
 
     @property
     def interval_s(self) -> float:
@@ -185,6 +192,7 @@ class BaseSensor:
         unit: SenML unit.
         range: Minimum and maximum possible value.
         largest_step: Largest plausible change.
+        is_noisy: Whether equal readings for an hour are suspect.
         interval_s: Time between readings.
         warm_up_s: Time before the first good reading.
         claims: Pins and chips.
@@ -197,6 +205,7 @@ class BaseSensor:
         self.unit = settings.senml_unit
         self.range = settings.range
         self.largest_step = settings.largest_step
+        self.is_noisy = settings.is_noisy
         self.interval_s = settings.interval_s
         self.warm_up_s = settings.warm_up_s
         self.claims = settings.claims

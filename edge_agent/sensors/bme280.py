@@ -131,6 +131,7 @@ class Bme280Settings(SlowSensorSettings, I2cSettings):
     senml_unit: ClassVar[str | None] = "Cel"
     range: ClassVar[tuple[float, float]] = _TEMP_C
     largest_step: ClassVar[float | None] = 3.0
+    is_noisy: ClassVar[bool] = True
 
     address: int = key(
         KeyRule("Address: 0x76 or 0x77, by the pin SDO.", choices=(0x76, 0x77)), 0x76

@@ -42,6 +42,7 @@ class Lis3dhSettings(I2cSettings):
     senml_unit: ClassVar[str | None] = "deg"
     range: ClassVar[tuple[float, float]] = (-90.0, 90.0)
     largest_step: ClassVar[float | None] = 1.0
+    is_noisy: ClassVar[bool] = True
     angles: ClassVar[tuple[str, str]] = ("pitch", "roll")
     warm_up_s: ClassVar[float] = 0.1
 

@@ -42,6 +42,7 @@ class TiltSettings(SensorSettings):
     senml_unit: ClassVar[str | None] = "deg"
     range: ClassVar[tuple[float, float]] = (-90.0, 90.0)
     largest_step: ClassVar[float | None] = 1.0
+    is_noisy: ClassVar[bool] = True
     warm_up_s: ClassVar[float] = 2.0
     sample_noise_g: ClassVar[float] = 0.0
     sample_gap_s: ClassVar[float] = 0.1

@@ -42,6 +42,7 @@ class UltrasonicSettings(SensorSettings):
     senml_unit: ClassVar[str | None] = "m"
     range: ClassVar[tuple[float, float]] = (-_BELOW_BED_M, MAX_DISTANCE_M)
     largest_step: ClassVar[float | None] = 1.0
+    is_noisy: ClassVar[bool] = True
 
     trigger_pin: int = key(KeyRule("BCM number of the trigger's pin.", low=0, high=27))
     echo_pin: int = key(KeyRule("BCM number of the echo's pin.", low=0, high=27))

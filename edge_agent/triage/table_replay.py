@@ -113,7 +113,9 @@ def replay_messages(
         triage: Triage with these sensors.
     """
     flaggers = {
-        s.name: QualityFlagger(PlausibleRange(s.senml_unit, *s.range, s.largest_step))
+        s.name: QualityFlagger(
+            PlausibleRange(s.senml_unit, *s.range, s.largest_step, s.is_noisy)
+        )
         for s in sensors
     }
     for message in sorted(messages, key=lambda m: m.at_s):

@@ -95,8 +95,9 @@ class DisplacementRule:
         if not is_finite_number(value):
             return
         mm = float(value)  # type: ignore[arg-type]
-        self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
-        if not sample.is_suspect:
+        is_doubtful = sample.is_value_doubtful(mm, self._recent.last_good)
+        self._recent.add(sample.at_s, [mm], is_doubtful=is_doubtful)
+        if not is_doubtful:
             self._past.add(sample.at_s, mm)
             self._noise.add(sample.at_s, [mm])
 

@@ -45,7 +45,8 @@ class WaterLevelRule:
         value = sample.value
         if is_finite_number(value):
             metres = float(value)  # type: ignore[arg-type]
-            self._recent.add(sample.at_s, [metres], is_doubtful=sample.is_suspect)
+            is_doubtful = sample.is_value_doubtful(metres, self._recent.last_good)
+            self._recent.add(sample.at_s, [metres], is_doubtful=is_doubtful)
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """A step that two readings agree on; else one of the last reading alone."""

@@ -84,6 +84,12 @@ class MinuteBins:
         """The bins, with or without suspect ones."""
         return [b for b in self._bins if with_doubtful or not b.is_doubtful]
 
+    @property
+    def last_good(self) -> float | None:
+        """First value of the last bin that is not suspect; None without one."""
+        good = (b.values[0] for b in reversed(self._bins) if not b.is_doubtful)
+        return next(good, None)
+
     def to_state(self) -> Json:
         """The whole state."""
         return [

@@ -20,7 +20,7 @@ from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.reading_table import TableMessage, TableReading
 from spatial_mqtt.senml import Reading
 
-TILT = PlausibleRange("deg", -90, 90, 1.0)
+TILT = PlausibleRange("deg", -90, 90, 1.0, is_noisy=True)
 RAIN = PlausibleRange("mm", 0, 50, None)
 
 
@@ -152,3 +152,28 @@ def test_rain_beyond_the_record_in_one_report_is_doubtful() -> None:
     (_, ten_minutes) = judged(GAUGE, [], [0.0, 300.0], 600.0)
     assert ten_minutes.result.level == 3
     assert "with doubtful rain" in (ten_minutes.result.why or "")
+
+
+CRACK = {
+    "kind": "modbus", "name": "crack", "port": "/dev/ttyUSB0", "address": 1,
+    "register": 0, "unit": "mm", "measures": "displacement", "low": 0, "high": 1000,
+    "step": 100.0,
+}  # fmt: skip
+
+
+def test_probe_may_repeat_a_value() -> None:
+    """A gauge that resolves 0.1 mm stands still for weeks; its `step` is no noise."""
+    results = judged(CRACK, [], [100.0] * 300, 60.0)
+    assert [each.flags for each in results] == [{}] * 300
+
+
+@pytest.mark.parametrize(
+    ("sensor", "before", "after", "level"),
+    [(CRACK, 100.0, 150.0, 3), (STAGE, 0.5, 1.3, 2)],
+)
+def test_jump_after_hours_of_rest_counts_at_its_second_reading(
+    sensor: Mapping[str, object], before: float, after: float, level: int
+) -> None:
+    """Equal readings are those before the jump, also where they are suspect."""
+    results = judged(sensor, [], [before] * 180 + [after] * 30, 60.0)
+    assert [each.result.level for each in results] == [1] * 181 + [level] * 29

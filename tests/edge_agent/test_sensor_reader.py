@@ -23,7 +23,7 @@ class FakeSensor:
     """A sensor whose `read` calls a replaceable function."""
 
     quantity, unit, interval_s, warm_up_s = "tilt", "deg", 60.0, 0.0
-    range, largest_step, claims = (-90.0, 90.0), 1.0, ()
+    range, largest_step, is_noisy, claims = (-90.0, 90.0), 1.0, True, ()
 
     def __init__(
         self,

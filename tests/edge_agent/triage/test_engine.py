@@ -6,13 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from triage_readings import (
+    CRACK,
     HOUR_S,
     RAIN,
     START_S,
     TILT,
     WIRE,
     Measured,
+    flagged,
     rain,
+    run,
     tilt,
     wire,
 )
@@ -147,6 +150,17 @@ def test_noise_at_the_start_raises_no_level() -> None:
         for at in range(30):
             x_deg, y_deg = rng.gauss(0, 0.0007), rng.gauss(0, 0.0007)
             assert triage.assess(tilt(x_deg, y_deg), START_S + at * 60).level == 1
+
+
+def test_crack_that_stood_still_is_compared_with_its_jump() -> None:
+    """Equal readings, suspect by an older node, are those before the jump."""
+    still = [[Reading("crack", "mm", 20.0)]]
+    still += [[flagged(Reading("crack", "mm", 20.0), 3)]] * 12
+    results = run(Triage([CRACK]), still + [[Reading("crack", "mm", 35.0)]] * 2)
+    assert [each.level for each in results] == [1] * 14 + [3]
+
+    jumps = [[flagged(Reading("crack", "mm", 35.0), 3)]] * 2
+    assert {each.level for each in run(Triage([CRACK]), still + jumps)} == {1}
 
 
 def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:
