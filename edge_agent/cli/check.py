@@ -51,8 +51,8 @@ from edge_agent.commissioning.sensor_check import (
     CheckReport,
     NodeIdentification,
     SensorCheck,
+    check_sensors,
     format_table,
-    make_sensor_check,
 )
 from edge_agent.config import NodeSettings
 from edge_agent.notices import check_notice_keys
@@ -248,14 +248,15 @@ def _machine(node: NodeSettings) -> NodeIdentification:
 
 
 def _read_sensors(node: NodeSettings) -> list[SensorCheck]:
-    """Read each sensor once, concurrently."""
+    """Check each sensor, and close it."""
     bench = app.open_hardware(node)
     sensors = app.open_node_sensors(node, bench)
     reader = SensorReader(sensors, bench.clock.mono_s)
-    readings = reader.read(sensors, bench.clock.wall_s())
+    now_s = bench.clock.wall_s()
+    checks = check_sensors(node.sensors, sensors, reader, now_s, bench.sleep)
     for sensor in sensors:
         sensor.close()
-    return [make_sensor_check(each, readings, reader) for each in node.sensors]
+    return checks
 
 
 def _test_link(node: NodeSettings, burst_bytes: int) -> LinkReport:

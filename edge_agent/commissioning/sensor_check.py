@@ -5,10 +5,11 @@ Tables fit a small screen; the box at the end fits a photograph.
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_agent import quantities
 from edge_agent.commissioning.link_check import LinkReport
 from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Sensor, SensorConfig
@@ -116,6 +117,39 @@ def check_sensor(
     return make_sensor_check(settings, reader.read([sensor], now_s), reader)
 
 
+CONTACT_KINDS = frozenset({"rain-gauge", "vibration"})
+CONTACT_PAUSE_S = 0.5
+"""A contact that is closed in two readings so far apart, without a pulse between them,
+stays closed; a tip of a bucket is shorter."""
+
+
+def check_sensors(
+    settings: Sequence[SensorConfig],
+    sensors: Sequence[Sensor],
+    reader: SensorReader,
+    now_s: float,
+    sleep: Callable[[float], object],
+) -> list[SensorCheck]:
+    """Read sensors once, concurrently, and those with a contact once more.
+
+    Args:
+        settings: Settings of each sensor.
+        sensors: The open sensors.
+        reader: Reads them.
+        now_s: Unix time, for sensors that need it.
+        sleep: Waits between the two readings of a contact.
+    """
+    readings = reader.read(sensors, now_s)
+    names = {each.name for each in settings if each.kind in CONTACT_KINDS}
+    contacts = [each for each in sensors if each.name in names]
+    if contacts:
+        sleep(CONTACT_PAUSE_S)
+        healths = set(map(health_name, names))
+        again = reader.read(contacts, now_s)
+        readings += [r for r in again if r.name in healths and r.value != Health.OK]
+    return [make_sensor_check(each, readings, reader) for each in settings]
+
+
 def make_sensor_check(
     settings: SensorConfig, readings: Sequence[Reading], reader: SensorReader
 ) -> SensorCheck:
@@ -152,6 +186,10 @@ def _health(
     last = healths[-1] if healths else None
     if isinstance(last, str) and last.startswith(Health.FLAPS):
         return Health.FLAPS, f"sensor {settings.name} {last}; check its contact"
+    is_wire = quantities.canonical_quantity(settings.quantity) == quantities.WIRE
+    if is_wire and any(each.value is True for each in shown):
+        problem = "reads cut; see whether the wire is whole and connected"
+        return Health.DISCONNECTED, f"sensor {settings.name} {problem}"
     worst = max(shown, key=lambda each: each.flag, default=None)
     if worst is not None and worst.flag in _DOUBTS:
         low, high = settings.range

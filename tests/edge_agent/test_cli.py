@@ -55,7 +55,7 @@ def test_check_of_good_settings_reads_every_sensor(tmp_path: Path) -> None:
     result = run(tmp_path, "check")
 
     assert result.returncode == 0, result.stderr
-    assert re.search(r"rain 0 mm .* 0\.\.200 mm +any +good +GPIO17 +ok", result.stdout)
+    assert re.search(r"rain 0 mm .* 0\.\.990 mm +any +good +GPIO17 +ok", result.stdout)
     assert "| PASS  kochi-0001" in result.stdout
     assert "2 of 2 well" in result.stdout
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from slope_bench import opened
+from slope_bench import START_S, opened
 
 from edge_agent.commissioning.sensor_check import (
     WIDTH,
     SensorCheck,
+    check_sensors,
     format_table,
     make_sensor_check,
 )
@@ -16,6 +17,7 @@ from edge_agent.sensors.analog import diagnose_loop
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.slope import SlopeSite
 
 RAIN = {"kind": "rain-gauge", "name": "s", "pin": 17}
 WIRE = {"kind": "wire-eol", "name": "s", "channel": 0}
@@ -66,6 +68,57 @@ def test_fault_gives_its_health_and_a_remedy(
     assert not check.is_ok
     assert check.problem is not None
     assert "; " in check.problem
+
+
+SHOCKS = {"kind": "vibration", "name": "s", "pin": 22}
+SPAN = {"kind": "wire", "name": "s", "pin": 27}
+
+
+@pytest.mark.parametrize(
+    ("table", "fault", "health"),
+    [
+        (RAIN, None, Health.OK),
+        (RAIN, Fault.SHORTED, Health.STUCK),
+        (SHOCKS, None, Health.OK),
+        (SHOCKS, Fault.SHORTED, Health.STUCK),
+        (SPAN, None, Health.OK),
+    ],
+)
+def test_check_finds_a_contact_that_stays_closed(
+    table: dict[str, Any], fault: Fault | None, health: Health
+) -> None:
+    """The first reading of a contact may be within a tip; a second one follows."""
+    board, sensors = opened(table)
+    if fault is not None:
+        board.inject_fault("s", fault)
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
+    waits_s: list[float] = []
+    (check,) = check_sensors(
+        parse_sensors([table]), list(sensors.values()), reader, 0.0, waits_s.append
+    )
+
+    assert check.health is health
+    assert waits_s == ([0.5] if table in (RAIN, SHOCKS) else [])
+    assert (check.problem is None) == (health is Health.OK)
+
+
+@pytest.mark.parametrize("table", [SPAN, WIRE])
+def test_cut_wire_is_not_ok(table: dict[str, Any]) -> None:
+    """On a pin, a pulled plug reads the same."""
+    board, sensors = opened(table, site=SlopeSite(START_S, wire_break_s=START_S + 60))
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
+    (settings,) = parse_sensors([table])
+
+    def check() -> SensorCheck:
+        readings = reader.read(list(sensors.values()), 0.0)
+        return make_sensor_check(settings, readings, reader)
+
+    assert check().is_ok
+    board.advance(START_S + 61)
+    assert check().health is Health.DISCONNECTED
+    assert check().problem == (
+        "sensor s reads cut; see whether the wire is whole and connected"
+    )
 
 
 def test_healthy_sensor_shows_all_columns() -> None:
