@@ -55,7 +55,7 @@ class Relay:
         return was_cut
 
     def lose(self) -> None:
-        """Carry nothing any more, on connections that stay open, as behind a dead router.
+        """Carry nothing any more on connections that stay open, as a dead router does.
 
         After `restore` new connections are relayed again.
         """

@@ -7,6 +7,7 @@ cut-off, mixed or wrong words is checked.
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from console_workspace import (
     PASSWORD,
     Clock,
     Workspace,
+    add_alert,
     make_test_services,
     serve,
 )
@@ -333,3 +335,54 @@ def test_states_of_a_full_disk_and_a_dead_server(
     camera.take("dead-server")
 
     assert camera.problems == {}
+
+
+COUNT_RINGS = """
+localStorage.setItem("yamamori-notify", "on");
+window.Notification = class {
+  static permission = "granted";
+  constructor() {
+    localStorage.setItem("rings", 1 + Number(localStorage.getItem("rings")));
+  }
+};
+"""
+RINGS = "return Number(localStorage.getItem('rings'))"
+ROWS = "return document.querySelectorAll('tr[data-event]').length"
+
+
+def in_each_tab(driver: Chrome, script: str) -> Iterator[object]:
+    """Show each tab and run a script in it; the last one stays shown."""
+    for handle in driver.window_handles:
+        driver.switch_to.window(handle)
+        yield driver.execute_script(script)
+
+
+def test_seventh_tab_acknowledges_while_hidden_ones_share_a_stream(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Six streams took all connections of the browser, and a click waited for ever."""
+    address = run_console(workspace.with_accounts()) + "?lang=ja"
+    driver.get(address)
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    for _ in range(6):
+        driver.switch_to.new_window("tab")
+        driver.get(address)
+        wait_until(lambda: text(driver, ".headline .badge"))
+    press(driver, "[data-tab=events]")
+    find(driver, "tr[data-event]")
+    count = driver.execute_script(ROWS)
+    press(driver, ".acknowledge")
+    wait_until(lambda: driver.execute_script(ROWS) == count - 1)
+    assert list(in_each_tab(driver, COUNT_RINGS)) == [None] * 7
+    time.sleep(3.0)  # in which the hidden ones close their streams
+    add_alert(workspace)
+    wait_until(lambda: driver.execute_script(RINGS))
+    wait_until(lambda: driver.execute_script(ROWS) == count)
+    titles = list(in_each_tab(driver, "return document.title"))
+
+    assert all(str(each).startswith(f"({count}) レベル5相当") for each in titles)
+    time.sleep(2.0)  # in which the last one listens again
+    # The tab with the login may sound, the others only when they were clicked on.
+    assert driver.execute_script(RINGS) <= 2

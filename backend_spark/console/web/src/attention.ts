@@ -20,10 +20,11 @@ export class Attention {
 
   constructor(private readonly title: string) {}
 
-  update(events: OpenEvents): void {
+  // Quietly: another tab has rung.
+  update(events: OpenEvents, isQuiet = false): void {
     document.title = events.count ? `(${events.count}) ${levelName(events.peak)} – ${this.title}` : this.title;
     // The first state after loading is no news.
-    if (this.newest !== null && events.newest > this.newest) this.call(events);
+    if (this.newest !== null && events.newest > this.newest && !isQuiet) this.call(events);
     this.newest = events.newest;
   }
 

@@ -142,6 +142,7 @@ function followEvents(state: State): void {
     attention.update(state.now.events);
     dispatchEvent(new Event("yamamori-events"));
   });
+  state.addEventListener("elsewhere", () => state.elsewhere && attention.update(state.elsewhere, true));
 }
 
 function showStatus(status: HTMLElement, state: State): void {

@@ -3,6 +3,7 @@
 import { fetchReplay, type Known, type Replay } from "./replayData";
 import { dropReads, getBytes, get, type Session } from "./api";
 import type { OpenEvents } from "./attention";
+import { OtherTabs } from "./otherTabs";
 import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
 export interface Now {
@@ -42,6 +43,8 @@ export interface Cells {
 
 // The server sends an event each second: a longer silence is a link that was lost without an error, as after a sleep of the computer.
 const SILENT_MS = 15_000;
+// After it the levels from before a pause are marked as old.
+const RESUME_MS = 3000;
 const LATE_S = 1800;
 export const CAUSES = ["rain", "tilt", "displacement", "wire", "vibration", "saturation", "pore", "water_level", "limit", "other"];
 const DAY_S = 86_400;
@@ -61,6 +64,8 @@ export class State extends EventTarget {
   replay: Replay | null = null;
   now: Now | null = null;
   online = false;
+  // Open events as another tab has received them.
+  elsewhere: OpenEvents | null = null;
   selected: string | null = null;
   // Levels under assumed rain; null: no what-if.
   assumed: number[] | null = null;
@@ -70,11 +75,23 @@ export class State extends EventTarget {
   private source: EventSource | null = null;
   private heardMs = 0;
   private watch = 0;
+  private isPaused = false;
+  private readonly others = new OtherTabs(
+    (events) => this.pause(events),
+    () => this.isPaused && this.listen(),
+  );
   private start: () => void = () => undefined;
   private readonly begun = new Promise<void>((resolve) => (this.start = resolve));
 
+  constructor() {
+    super();
+    document.addEventListener("visibilitychange", () => document.hidden || this.resume());
+    addEventListener("pagehide", () => this.isPaused || this.others.ended());
+  }
+
   listen(): void {
     this.source?.close();
+    this.isPaused = false;
     this.heardMs = performance.now();
     this.watch ||= window.setInterval(() => this.checkSilence(), SILENT_MS / 5);
     this.source = new EventSource("api/live");
@@ -95,13 +112,33 @@ export class State extends EventTarget {
   // Also connects again where the browser has given up, as after an answer 502.
   private checkSilence(): void {
     if (performance.now() - this.heardMs < SILENT_MS) return;
-    this.showOffline();
+    if (!this.isPaused) this.showOffline();
     this.listen();
+  }
+
+  // Another tab listens while this one is hidden.
+  private pause(events: OpenEvents): void {
+    if (!this.now) return;
+    this.heardMs = performance.now();
+    this.elsewhere = events;
+    this.emit("elsewhere");
+    if (this.isPaused) return;
+    this.isPaused = true;
+    this.source?.close();
+    this.others.ended();
+  }
+
+  private resume(): void {
+    if (!this.isPaused) return;
+    this.listen();
+    const { source, heardMs } = this;
+    window.setTimeout(() => source === this.source && heardMs === this.heardMs && this.showOffline(), RESUME_MS);
   }
 
   close(): void {
     clearInterval(this.watch);
     this.source?.close();
+    if (!this.isPaused) this.others.ended();
   }
 
   private async checkSession(): Promise<void> {
@@ -116,6 +153,7 @@ export class State extends EventTarget {
 
   private async onEvent(event: LiveEvent): Promise<void> {
     this.heardMs = performance.now();
+    this.others.received(event.events);
     await this.begun;
     const before = this.now;
     if (event.kind === "some" && before) {
@@ -183,7 +221,7 @@ export class State extends EventTarget {
     this.emit("cells");
   }
 
-  emit(name: "now" | "cells" | "levels" | "selected" | "time" | "places" | "replay"): void {
+  emit(name: "now" | "elsewhere" | "cells" | "levels" | "selected" | "time" | "places" | "replay"): void {
     this.dispatchEvent(new Event(name));
   }
 
