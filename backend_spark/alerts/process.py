@@ -154,9 +154,10 @@ def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield " ".join(filter(None, (reading["name"], text, reading["unit"])))
 
 
-def read_offset(table: Folder, messages: MessageLog) -> LogOffset:
+def read_offset(table: Folder, *logs: MessageLog) -> LogOffset:
     """Read the committed offset; streams that the table does not have are unread."""
-    return read_transactions(open_table(table), messages.bounds())
+    streams = {stream for each in logs for stream in each.bounds()}
+    return read_transactions(open_table(table), streams)
 
 
 def read_alert_ids(tables: DeltaTables) -> MessageIdSet:
@@ -300,7 +301,7 @@ def run(settings: BackendSettings) -> None:
 
     def open_writer(kafka: KafkaSection) -> AlertWriter:
         messages = open_log(folder, kafka)
-        tail = _follow(messages, read_offset(table, messages))
+        tail = _follow(messages, read_offset(table, messages, SegmentLog(folder)))
         return AlertWriter(
             table, messages, tail, known, time.monotonic, trim_alerts, progress, guard
         )
@@ -308,7 +309,7 @@ def run(settings: BackendSettings) -> None:
     if settings.kafka.servers is not None:
         open_writer(KafkaSection()).drain()  # files from before the change to Kafka
     loop = open_writer(settings.kafka)
-    progress.write(loop.follower.offset)
+    progress.write(loop.follower.offset)  # of files, too: ingest deletes up to it
     log.info(
         "%d alerts known, %d streams of the log",
         loop.known_ids.count(),

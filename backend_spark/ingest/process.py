@@ -171,12 +171,14 @@ class KafkaTopic:
     """`IngestLog` of a topic.
 
     Attributes:
+        folder: Folder of the segment files from before the change to Kafka.
         messages: The log.
         replicas: Gives the number of brokers that have each record.
         writer: Appends to the topic.
         append_retry: Retries while the brokers do not answer.
     """
 
+    folder: Path
     messages: MessageLog
     replicas: Callable[[], int]
     writer: LogWriter
@@ -198,6 +200,7 @@ class KafkaTopic:
         return self.append_retry.append(self.writer, [], beat) is not None
 
     def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        ids.read_new_segments(self.folder, beat)
         ids.read_new_rows(self.messages, beat)
 
 
@@ -438,13 +441,16 @@ def _make_ingester(
 
 
 def _make_ingest_log(settings: BackendSettings, ingest: IngestLoop) -> IngestLog:
+    folder = Path(settings.backend.data) / LOG_FOLDER
     if settings.kafka.servers is None:
-        return SegmentFolder(Path(settings.backend.data) / LOG_FOLDER)
+        return SegmentFolder(folder)
     require_kafka_library()
     from backend_spark.ingest.kafka_log import KafkaLog  # noqa: PLC0415 - optional
 
     messages = KafkaLog(settings.kafka)
-    return KafkaTopic(messages, messages.replicas, ingest.writer, ingest.append_retry)
+    return KafkaTopic(
+        folder, messages, messages.replicas, ingest.writer, ingest.append_retry
+    )
 
 
 def _make_writer(settings: BackendSettings, stream: str) -> LogWriter:
@@ -461,7 +467,10 @@ def _make_writer(settings: BackendSettings, stream: str) -> LogWriter:
 def _make_retentions(
     whole: BackendSettings, scored: Callable[[], dict[str, int]]
 ) -> tuple[SegmentRetention, ...]:
-    """Retention of the quarantine, and of the log; Kafka's own trims a topic."""
+    """Retention of the quarantine, and of the log.
+
+    Kafka's own trims a topic, this one the files from before the change to Kafka.
+    """
     data, settings = Path(whole.backend.data), whole.ingest
     limits = LogLimits(
         settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
@@ -474,8 +483,6 @@ def _make_retentions(
         partial(last_segments, quarantine),  # scoring does not read it
         None,
     )
-    if whole.kafka.servers is not None:
-        return (of_quarantine,)
     archive = archived_ids_path(log_folder, settings.id)
     of_log = SegmentRetention(log_folder, settings.id, limits, scored, archive)
     return of_log, of_quarantine

@@ -22,6 +22,7 @@ from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
 from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
 from backend_spark.ingest.kafka_log import KafkaWriter
 from backend_spark.ingest.log import LogWriter
+from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import (
     DAMAGED_ROW,
     LogRow,
@@ -284,6 +285,9 @@ def test_files_are_read_before_a_topic(
     assert ids(data.folder) == {("n", 0): 1, ("n", 2): 1}
     assert table.transaction_version("i.0a") == 0
     assert table.transaction_version("yamamori-log.0") == 0
+    # By which ingest knows that it may delete the files.
+    plan = data.folder / "checkpoints" / "alerts" / "offsets" / "0"
+    assert read_planned_offset(plan) == {"i.0a": 0, "yamamori-log.0": 0}
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 The brokers of Kafka are librdkafka's mock brokers in a process of their own.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,12 @@ from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter
 from backend_spark.ingest.kafka_settings import KafkaSection
 from backend_spark.ingest.log import end_of
 from backend_spark.ingest.process import KafkaTopic
-from backend_spark.ingest.segment_log import LogRow, list_segments, read_segments
+from backend_spark.ingest.segment_log import (
+    LogRow,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+)
 from service_runtime.watchdog import no_heartbeat
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication
@@ -91,6 +98,37 @@ def test_message_is_in_kafka_when_its_receipt_arrives(
     assert list_segments(ingester.log) == []
 
 
+def test_ids_are_known_after_a_change_from_files(
+    ingester: KafkaIngestBench, sender: Sender
+) -> None:
+    """Also when the files, which have been scored, have become too old."""
+    writer = SegmentWriter(ingester.log, "ingest-0.01")
+    for seq in (1, 2):
+        path = writer.append([LogRow(1, TOPIC, b"", "node-1", "b", seq, 5)])
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    process.terminate()
+    process.communicate(timeout=60)
+    sender.offers.clear()
+    os.utime(path, (0, 0))
+    checkpoint = ingester.log.parent / "checkpoints/score"
+    for kind, text in (("offsets", 'v1\n{}\n{"ingest-0.01": 1}'), ("commits", "v1")):
+        (checkpoint / kind).mkdir(parents=True)
+        (checkpoint / kind / "0").write_text(text)
+    process = ingester.start()
+    wait_until(lambda: len(list_segments(ingester.log)) == 1)
+    process.terminate()
+    process.communicate(timeout=60)
+    ingester.start()
+    for seq in (1, 2, 3):
+        sender.send(seq, priority=5)
+    wait_until(lambda: sender.has_receipt(2) and sender.has_receipt(3))
+
+    assert ingester.logged() == {3: 1}
+
+
 class LaggingKafka(KafkaWriter):
     """A writer to a cluster that shows a record only when the next is confirmed.
 
@@ -105,12 +143,13 @@ class LaggingKafka(KafkaWriter):
 
 
 def test_start_knows_the_ids_of_records_that_were_on_their_way(
-    kafka: KafkaCluster,
+    kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """Those of a run that was killed before the replicas had them."""
     section = KafkaSection(servers=kafka.servers, topic=LOG_TOPIC)
     writer, log = LaggingKafka(section, "ingest-0", wait_s=60.0), KafkaLog(section)
-    topic = KafkaTopic(log, log.replicas, writer, AppendRetry(lambda _: False))
+    retry = AppendRetry(lambda _: False)
+    topic = KafkaTopic(tmp_path, log, log.replicas, writer, retry)
     ids = MessageIdSet()
     is_ready = topic.prepare("ingest-0", no_heartbeat)
     topic.read_ids(ids, no_heartbeat)
