@@ -161,6 +161,7 @@ class IngestLoop:
     _summary: str = ""
     _beat: Heartbeat = no_heartbeat
     _flushing_since_s: float | None = None
+    _is_given_up: bool = False
 
     def run(self, events: IngestInbox, beat: Heartbeat = no_heartbeat) -> None:
         """Process events until `StopRequested`; earlier messages are on disk then."""
@@ -196,11 +197,15 @@ class IngestLoop:
         self.batch.add(arrival, self.monotonic_s())
 
     def flush(self) -> None:
-        """Write the batch to disk, then acknowledge it in the order of arrival."""
+        """Write the batch to disk, then acknowledge it in the order of arrival.
+
+        Once a batch was given up at a stop, later ones are dropped: the broker delivers
+        all of them again, in order.
+        """
         self._flushing_since_s = self.batch.oldest_since_s
         self.identity_check.reload_if_changed()
         arrivals = self.batch.take_all()
-        if arrivals:
+        if arrivals and not self._is_given_up:
             self._flush(arrivals)
         self._flushing_since_s = None
 
@@ -255,6 +260,7 @@ class IngestLoop:
         began_s = self.monotonic_s()
         size_bytes = self.append_retry.append(writer, rows, self._beat)
         if size_bytes is None:
+            self._is_given_up = True
             return False
         self.counts.flush_s += self.monotonic_s() - began_s
         self.counts.written_bytes += size_bytes
