@@ -10,7 +10,11 @@ import click
 
 from backend_spark.cli import config_option
 from backend_spark.config import BackendSettings, parse_broker, read_settings
+from backend_spark.console.accounts import read_accounts
+from service_runtime.errors import FieldError
 from service_runtime.machine_check import (
+    FindingState,
+    MachineFinding,
     MachineNeeds,
     are_well,
     check_machine,
@@ -18,6 +22,9 @@ from service_runtime.machine_check import (
     ok,
 )
 from service_runtime.metrics import parse_listen_address
+from service_runtime.service_rights import ServiceUser, find_service_user
+from service_runtime.settings import Problem
+from spatial_mqtt.notice_signatures import NoticeSigner
 
 PROGRAM: Final = "backend-spark"
 JAVA: Final = "default-jre-headless"
@@ -59,9 +66,36 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
     findings = [
         ok(f"{config_path}: settings are valid"),
         *check_machine(needs, os.environ, datetime.now(UTC)),
+        *_check_files(settings, chosen, find_service_user(config_path)),
     ]
     click.echo(format_findings(findings, as_json=as_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
+
+
+def _check_files(
+    settings: BackendSettings, services: Collection[str], user: ServiceUser | None
+) -> Iterator[MachineFinding]:
+    """Check that files of services can be used, also by their user."""
+    key_file = settings.notify.key_file if "notify" in services else None
+    accounts = settings.console.accounts if "console" in services else None
+    try:
+        if key_file is not None:
+            NoticeSigner(key_file)
+    except FieldError as error:
+        yield _mend(Problem.of(error, "notify.key_file"))
+    try:
+        if accounts is not None:
+            read_accounts(Path(accounts))
+    except FieldError as error:
+        yield _mend(Problem.of(error))
+    if user is not None:
+        yield from user.check_tls(settings.tls)
+        yield from user.check_file("notify.key_file", key_file)
+        yield from user.check_file("console.accounts", accounts)
+
+
+def _mend(problem: Problem) -> MachineFinding:
+    return MachineFinding(FindingState.MEND, str(problem))
 
 
 def _brokers(

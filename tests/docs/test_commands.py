@@ -309,7 +309,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         },
     ),
     "docs/how-to/triage.md": Page({}, {"-h gateway": "-h 127.0.0.1 -p 1884"}),
-    "docs/how-to/way-back.md": Page(),
+    "docs/how-to/way-back.md": Page({}, {"-g yamamori": '-g "$(id -gn)"'}),
     "docs/reference/overlay.md": Page(
         {}, {"--nodes 100000": "--nodes 2000", "--trials 30": "--trials 1"}
     ),

@@ -10,9 +10,19 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Broker
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
+from backend_spark.cli import check as backend_check
+from backend_spark.cli import cli as backend
 from gateway_daemon.cli.check import check_broker_files
+from service_runtime.service_rights import ServiceUser
 
 GATEWAY = """
 [gateway]
@@ -193,3 +203,49 @@ def test_copied_files_that_mosquitto_cannot_read_are_named() -> None:
     assert found.startswith(f"MEND  {folder}/acl must be readable by user nobody")
     assert found.endswith(f"; chown -R nobody: {folder}")
     assert after == missing == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="checks for another user as root")
+def test_key_of_notices_is_checked_for_the_user_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With mode 600 by root `notify` ended with 78, and no siren sounded."""
+
+    def check(user: ServiceUser | None = None) -> str:
+        monkeypatch.setattr(backend_check, "find_service_user", lambda _config: user)
+        command = ["check", "--config", str(settings), "notify"]
+        return CliRunner().invoke(backend, command).output
+
+    with tempfile.TemporaryDirectory() as name:  # every user may enter it
+        folder = Path(name)
+        folder.chmod(0o755)
+        key, settings = folder / "notices.key", folder / "backend.toml"
+        settings.write_text(
+            f'[backend]\ndata = "{folder}"\n[notify]\nkey_file = "{key}"\n'
+        )
+        missing = check()
+        key.write_bytes(
+            Ed25519PrivateKey.generate().private_bytes(
+                Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+            )
+        )
+        key.chmod(0o600)
+        by_root, by_user = check(), check(ServiceUser(12345, (12345,)))
+        os.chown(key, 0, 12345)
+        key.chmod(0o640)
+        granted = check(ServiceUser(12345, (12345,)))
+
+    assert "MEND  notify.key_file: key must be a PEM file" in missing
+    assert "notify.key_file" not in by_root
+    assert "MEND  notify.key_file must be readable by the service" in by_user
+    assert "notify.key_file" not in granted
+
+
+def test_accounts_of_the_console_are_read(machine: CheckedMachine) -> None:
+    """A damaged file ends the console at its next start."""
+    accounts = machine.folder / "accounts"
+    accounts.write_text("suzuki:chief:secret\n")
+    settings = BACKEND + f'accounts = "{accounts}"\n'
+    _, lines = machine.check("backend_spark", settings, "console")
+
+    assert any(line.startswith(f"MEND  {accounts} line 1") for line in lines)
