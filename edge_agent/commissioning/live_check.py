@@ -13,6 +13,7 @@ from edge_agent.commissioning.sensor_check import (
     align_columns,
     check_sensor,
     format_problem,
+    make_sensor_check,
 )
 from edge_agent.sensor_reader import PlausibleRange, ReadPolicy, SensorReader
 from edge_agent.sensors.base import Sensor, SensorConfig
@@ -152,10 +153,11 @@ def handheld_range(sensor: Sensor) -> PlausibleRange:
     return PlausibleRange(sensor.unit, *sensor.range, None)
 
 
-READ_POLICY = ReadPolicy(
-    deadline_s=5.0, min_backoff_s=0.0, plausible_range=handheld_range
-)
+READ_POLICY = ReadPolicy(min_backoff_s=0.0, plausible_range=handheld_range)
 """Without back-off: a cable that is plugged in must show at once."""
+
+STOP_S = 2.0
+"""Longest wait for a reading at the end."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,10 @@ class LiveCheck:
         self._stop = threading.Event()
 
     def run(self, duration_s: float) -> list[SensorCheck]:
-        """Show sensors for a time or until `stop`; returns the last check of each."""
+        """Show sensors for a time or until `stop`; returns the last check of each.
+
+        A sensor without a check by then is not ok.
+        """
         began_s = self._mono_s()
         threads = [
             threading.Thread(target=self._follow, args=(slot,), daemon=True)
@@ -216,8 +221,9 @@ class LiveCheck:
             self._show(self._mono_s() - began_s)
         self.stop()
         for thread in threads:
-            thread.join(READ_POLICY.deadline_s)
-        return [tracker.latest for tracker in self._trackers.values() if tracker.latest]
+            thread.join(STOP_S)
+        self._new_events(self._mono_s() - began_s)
+        return [self._last_check(slot.settings) for slot in self._slots]
 
     def stop(self) -> None:
         """End `run`."""
@@ -229,6 +235,14 @@ class LiveCheck:
     def change_counts(self) -> dict[str, int]:
         """Number of changes of each sensor."""
         return {name: tracker.change_count for name, tracker in self._trackers.items()}
+
+    def _last_check(self, settings: SensorConfig) -> SensorCheck:
+        latest = self._trackers[settings.name].latest
+        if latest is not None:
+            return latest
+        problem = f"sensor {settings.name} gave no reading yet; check for longer"
+        unread = make_sensor_check(settings, (), self._reader)
+        return dataclasses.replace(unread, health=Health.HANGS, problem=problem)
 
     def _follow(self, slot: LiveSensor) -> None:
         """Read one sensor repeatedly; the pause is as long as the reading."""

@@ -8,16 +8,22 @@ from conftest import wait_until
 from slope_bench import START_S, opened
 
 from edge_agent.commissioning.live_check import (
+    READ_POLICY,
     LiveCheck,
     LiveSensor,
     Screen,
     with_few_samples,
 )
 from edge_agent.commissioning.sensor_check import SensorCheck
+from edge_agent.sensor_reader import DEADLINE_S
+from edge_agent.sensors.base import BaseSensor
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
+from edge_agent.sensors.sdi12 import Sdi12Settings
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
+from service_runtime.settings import describe_settings
+from spatial_mqtt.senml import Reading
 
 TABLES = (
     {"kind": "rain-gauge", "name": "rain", "pin": 17},
@@ -102,3 +108,34 @@ def test_live_check_reduces_tilt_samples() -> None:
 
     assert fast.samples < normal.samples  # type: ignore[attr-defined]
     assert with_few_samples(parse_sensors(TABLES)[0]) == parse_sensors(TABLES)[0]
+
+
+def test_live_check_waits_for_a_slow_probe_as_the_agent_does() -> None:
+    """An SDI-12 probe may announce 25 s; after 5 s it was reported as hanging."""
+    (longest_s,) = (
+        row.rule.high
+        for row in describe_settings(Sdi12Settings)
+        if row.path == "longest_wait_s"
+    )
+
+    assert longest_s is not None
+    assert longest_s < READ_POLICY.deadline_s == DEADLINE_S
+
+
+def test_sensor_without_a_reading_does_not_pass() -> None:
+    """The check ends before a probe has measured for the first time."""
+    (settings,) = parse_sensors(TABLES[:1])
+    may_end = threading.Event()
+
+    class SlowSensor(BaseSensor):
+        def read(self, now_s: float) -> list[Reading]:
+            may_end.wait()
+            return []
+
+    sensor = LiveSensor(settings, SlowSensor(settings))
+    screen = Screen(False, lambda _: None)
+    (check,) = LiveCheck([sensor], time.monotonic, lambda: 0.0, screen).run(0.1)
+    may_end.set()
+
+    assert not check.is_ok
+    assert check.problem == "sensor rain gave no reading yet; check for longer"
