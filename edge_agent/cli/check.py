@@ -52,6 +52,7 @@ from edge_agent.commissioning.sensor_check import (
     NodeIdentification,
     SensorCheck,
     check_sensors,
+    find_mounting_notes,
     format_table,
 )
 from edge_agent.config import NodeSettings
@@ -137,7 +138,7 @@ def check(path: Path, **arguments: object) -> None:
             problems.append(no_pins(error))
     link_report = _check_link(node, options) if options.link else None
     report = CheckReport(_machine(node), checks, link_report, moves, problems)
-    notes = _find_notes(node, machine)
+    notes = [*_find_notes(node, machine), *find_mounting_notes(checks or ())]
     shown = [f"note: {note}" for note in notes]
     lines = [*(format_table(checks) if checks else ()), *shown, *report.format_box()]
     as_dict = report.to_dict() | {"notes": notes}

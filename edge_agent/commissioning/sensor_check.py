@@ -5,7 +5,7 @@ Tables fit a small screen; the box at the end fits a photograph.
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from edge_agent.commissioning.link_check import LinkReport
 from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Sensor, SensorConfig
 from edge_agent.sensors.errors import Health, SensorError
+from slope_science.evidence.samples import TILT_AXES
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading, Value
 
@@ -199,6 +200,26 @@ def _health(
         problem = f"must be {within}{steps}, got {worst}; see whether it can be true"
         return _DOUBTS[worst.flag], f"sensor {settings.name} {problem}"
     return Health.OK, None
+
+
+LEVEL_DEG = 8.0
+"""Angle from which `find_mounting_notes` reports an SCL3300: a degree before it begins
+to measure in its wide range."""
+
+
+def find_mounting_notes(checks: Iterable[SensorCheck]) -> list[str]:
+    """One sentence for each inclinometer that is not near level."""
+    notes = []
+    for check in checks:
+        names = {f"{check.name}/{axis}" for axis in TILT_AXES}
+        angles = [each.value for each in check.shown if each.name in names]
+        most_deg = max((abs(a) for a in angles if isinstance(a, float)), default=0.0)
+        if check.kind == "scl3300" and most_deg > LEVEL_DEG:
+            notes.append(
+                f"sensor {check.name} is mounted {most_deg:.1f} deg from level; within "
+                f"{LEVEL_DEG:g} deg an SCL3300 has its full resolution"
+            )
+    return notes
 
 
 def _shown(reading: Reading) -> ReadingView:

@@ -7,9 +7,14 @@ and 8 of CRC. The answer to a frame is sent during the next one.
 Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata), sections "SPI frame
 format", "Operations" and "CRC", start-up sequence and performance tables; the CRC is
 checked against all their command words. Status bits: SCL3300-D01, table "STATUS
-register". Sensitivities and the reset agree with Linux's `sca3300.c`.
+register". Sensitivities and the reset agree with Linux's `sca3300.c`. Modes 3 and 4 of
+the SCL3300 are for about 10 degrees of inclination (section 2.11.1, as cited by NuttX's
+`scl3300_uorb.c`; David Armstrong's Arduino library requires mode 1 or 2 beyond it). How
+the chip behaves there, its noise in mode 1 and the step between two modes were not
+measured on hardware.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +23,7 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import health_of_identity
+from edge_agent.sensors.errors import Health, SensorBusError, health_of_identity
 from edge_agent.sensors.tilt import Axes, TiltSensor, TiltSettings, make_chip_error
 from service_runtime.settings import KeyRule, key
 
@@ -118,7 +123,9 @@ RESET_S, SETTLE_S = 0.002, 0.1
 
 _ACC_X, _ACC_Y, _ACC_Z, _TEMP, _STATUS = 0x01, 0x02, 0x03, 0x05, 0x06
 _MODE, _WHOAMI = 0x0D, 0x10
-_RESET, _MODE_4 = 0x20, 0x03
+_RESET, _MODE_1, _MODE_4 = 0x20, 0x00, 0x03
+_SATURATED = 1 << 6
+_WIDE_FROM_G, _FINE_TO_G = (math.sin(math.radians(deg)) for deg in (9.0, 7.0))
 _LSB_PER_C, _ZERO_C = 18.9, -273.0
 
 
@@ -130,11 +137,13 @@ class MurataSettings(TiltSettings):
         chip: Name of the chip.
         identity: Value of its WHOAMI register.
         lsb_per_g: In mode 4: 10 Hz, the least noise.
+        wide_lsb_per_g: In mode 1, where mode 4 is for 10 degrees only; else None.
     """
 
     chip: ClassVar[str] = ""
     identity: ClassVar[int] = 0
     lsb_per_g: ClassVar[float] = 1.0
+    wide_lsb_per_g: ClassVar[float | None] = None
     warm_up_s: ClassVar[float] = 0.5
     sample_gap_s: ClassVar[float] = 0.1
 
@@ -154,6 +163,7 @@ class Scl3300Settings(MurataSettings):
     chip: ClassVar[str] = "SCL3300"
     identity: ClassVar[int] = 0xC1
     lsb_per_g: ClassVar[float] = 12_000.0
+    wide_lsb_per_g: ClassVar[float | None] = 6_000.0
     sample_noise_g: ClassVar[float] = 69e-6  # 0.001 deg per root hertz, over 15.7 Hz
 
 
@@ -179,16 +189,51 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self._settings = settings
         self._sleep = hardware.sleep
         self._temp_c = 0.0
+        self._is_wide = False
         super().__init__(
             port=0, device=settings.device, pin_factory=hardware.pin_factory
         )
 
     def set_up(self) -> None:
-        """Reset it, choose mode 4, and read the status until it is clear."""
+        """Reset it, choose a mode, and read the status until it is clear."""
+        try:
+            self._start()
+        except SensorBusError as error:
+            if not self._widen(error):
+                raise
+            self._start()
+
+    def sample(self) -> Axes:
+        """Accelerations along x, y and z in g, in the range that fits the tilt."""
+        try:
+            axes = self._axes()
+        except SensorBusError as error:
+            if not self._widen(error):
+                raise
+            self._start()
+            return self._axes()
+        tilt_g = max(map(abs, axes[:2]))
+        if tilt_g > _WIDE_FROM_G and self._widen():
+            self._start()
+            return self._axes()
+        if self._is_wide and tilt_g < _FINE_TO_G:
+            self._is_wide = False
+            self.set_up()
+        return axes
+
+    def _widen(self, error: SensorBusError | None = None) -> bool:
+        """Choose the wide range; False where there is none, or no need of it."""
+        if error is not None and error.health is not Health.SATURATED:
+            return False
+        was_wide = self._is_wide
+        self._is_wide = self._settings.wide_lsb_per_g is not None
+        return self._is_wide and not was_wide
+
+    def _start(self) -> None:
         s = self._settings
         self._exchange(encode(_MODE, _RESET))
         self._sleep(RESET_S)
-        self._exchange(encode(_MODE, _MODE_4))
+        self._exchange(encode(_MODE, _MODE_1 if self._is_wide else _MODE_4))
         self._sleep(SETTLE_S)
         for _ in range(2):  # the first reading clears the flags of the start
             self._exchange(encode(_STATUS))
@@ -202,10 +247,11 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
                 health_of_identity(identity.data & 0xFF),
             )
 
-    def sample(self) -> Axes:
+    def _axes(self) -> Axes:
         x, y, z, temp = self._query([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
         self._temp_c = decode_temp_c(temp.data)
-        lsb_per_g = self._settings.lsb_per_g
+        s = self._settings
+        lsb_per_g = (self._is_wide and s.wide_lsb_per_g) or s.lsb_per_g
         return x.signed / lsb_per_g, y.signed / lsb_per_g, z.signed / lsb_per_g
 
     def temp_c(self) -> float:
@@ -223,17 +269,20 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
                     f"answers for register {answer.command} and not {register}",
                 )
             if answer.status is not ReturnStatus.NORMAL:
-                raise make_chip_error(
-                    self._settings.name, self._read_error(answer.status)
-                )
+                raise self._read_error(answer.status)
         return answers
 
-    def _read_error(self, status: ReturnStatus) -> str:
-        """Read the status register, which clears it, and format its flags."""
+    def _read_error(self, status: ReturnStatus) -> SensorBusError:
+        """Read the status register, which clears it, and make its error."""
+        name = self._settings.name
         if status is ReturnStatus.STARTING:
-            return "is still starting"
-        answer = self._answer(encode(_STATUS))
-        return f"reports an error: {format_status_flags(answer.data)}"
+            return make_chip_error(name, "is still starting")
+        flags = self._answer(encode(_STATUS)).data
+        reason = f"reports an error: {format_status_flags(flags)}"
+        if not flags & _SATURATED:
+            return make_chip_error(name, reason)
+        remedy = "look for a pile that is shaken, or replace the chip"
+        return SensorBusError(name, reason, remedy, Health.SATURATED)
 
     def _answer(self, request: bytes) -> MurataAnswer:
         try:

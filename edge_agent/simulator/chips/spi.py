@@ -259,6 +259,8 @@ _MURATA_RESET, _MODE_4 = 0x20, 0x03
 _SATURATED, _POWER, _MODE_CHANGED = 1 << 6, 1 << 4, 1 << 1
 _NORMAL, _ERROR = 1, 3
 _OTHER = 0x77
+_INCLINATION_MODES = {2, 3}  # modes 3 and 4, of the SCL3300 only
+_INCLINATION_G = math.sin(math.radians(10.0))
 _COARSER = {0: 2, 1: 4, 2: 1, 3: 1}  # than mode 4, of both chips
 
 
@@ -300,7 +302,7 @@ class MurataChip(AccelerometerChip):
         if crc8(frame[:3]) != frame[3]:
             return
         register, value = frame[0] >> 2 & 0x1F, int.from_bytes(frame[1:3])
-        if self.is_saturated:
+        if self.is_saturated or self._is_beyond_range():
             self._flags |= _SATURATED
         status = _ERROR if self._flags else _NORMAL
         if frame[0] & 0x80:
@@ -329,6 +331,12 @@ class MurataChip(AccelerometerChip):
         if register in {1, 2, 3}:
             return self._axis(register)
         return 0
+
+    def _is_beyond_range(self) -> bool:
+        """Whether x or y is beyond the 10 degrees of an inclination mode."""
+        is_level = max(map(abs, self.accel_g[:2])) <= _INCLINATION_G
+        is_inclination = self._settings.wide_lsb_per_g is not None
+        return is_inclination and self._mode in _INCLINATION_MODES and not is_level
 
     def _axis(self, register: int) -> int:
         if self.is_stuck and register in self._held:

@@ -9,6 +9,7 @@ from edge_agent.commissioning.sensor_check import (
     WIDTH,
     SensorCheck,
     check_sensors,
+    find_mounting_notes,
     format_table,
     make_sensor_check,
 )
@@ -119,6 +120,29 @@ def test_cut_wire_is_not_ok(table: dict[str, Any]) -> None:
     assert check().problem == (
         "sensor s reads cut; see whether the wire is whole and connected"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "y_deg", "notes"),
+    [
+        ("scl3300", -12.0, ["sensor s is mounted 12.0 deg from level; within 8 deg"]),
+        ("scl3300", 7.0, []),
+        ("sca3300", -12.0, []),
+    ],
+)
+def test_inclinometer_that_is_not_level_is_noted(
+    kind: str, y_deg: float, notes: list[str]
+) -> None:
+    """An SCL3300 measures with the least noise near level only."""
+    table = {"kind": kind, "name": "s", "device": 1}
+    site = SlopeSite(START_S, mounted_deg=(0.0, y_deg))
+    _, sensors = opened(table, site=site)
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
+    readings = reader.read(list(sensors.values()), 0.0)
+    check = make_sensor_check(parse_sensors([table])[0], readings, reader)
+
+    assert check.is_ok
+    assert [n.partition(" an SCL")[0] for n in find_mounting_notes([check])] == notes
 
 
 def test_healthy_sensor_shows_all_columns() -> None:

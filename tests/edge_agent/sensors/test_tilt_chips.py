@@ -6,7 +6,7 @@ from slope_bench import START_S, opened, values
 
 from edge_agent.sensors.adxl3xx import decode_adxl345
 from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
@@ -151,7 +151,10 @@ def test_another_chip_is_reported(kind: str, expected: str) -> None:
     ("fault", "expected"),
     [
         (Fault.GARBLED, r"sends a wrong checksum: [0-9A-F]{2} and not [0-9A-F]{2} in"),
-        (Fault.SATURATED, "reports an error: saturated"),
+        (
+            Fault.SATURATED,
+            "reports an error: saturated; look for a pile that is shaken",
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", ["sca3300", "scl3300"])
@@ -201,3 +204,44 @@ def test_no_gravity_is_out_of_range(kind: str) -> None:
     board._parts["it"]._chip.accel_g = (0.1, 0.1, 0.1)  # noqa: SLF001 - a broken element
     with pytest.raises(SensorRangeError, match=r"a gravity between 0\.5 and 1\.5 g"):
         sensors["it"].read(0.0)
+
+
+@pytest.mark.parametrize("mounted_deg", [(12.0, 0.0), (0.0, -30.0)])
+def test_inclinometer_beyond_its_fine_range_is_read_in_the_wide_one(
+    mounted_deg: tuple[float, float],
+) -> None:
+    """Mode 4 of the SCL3300 is for 10 degrees; from the first reading on."""
+    site = SlopeSite(start_s=START_S, mounted_deg=mounted_deg)
+    board, sensors = opened(table("scl3300"), site=site)
+    for after_s in (60, 120):
+        state = board.advance(START_S + after_s)
+        seen = values(sensors["it"])
+        assert seen["it/x"] == pytest.approx(state.tilt_x_deg, abs=0.02)
+        assert seen["it/y"] == pytest.approx(state.tilt_y_deg, abs=0.02)
+
+
+def test_toppling_pile_is_read_on_and_back() -> None:
+    """From 3 to 80 degrees, also where one burst passes the end of the range."""
+    board, sensors = opened(table("scl3300"), site=SITE)
+    chip = board._parts["it"]._chip  # noqa: SLF001 - tilted faster than a slope
+    modes = []
+    for x_deg in (3.0, 8.9, 9.1, 9.9, 10.5, 80.0, 8.0, 6.0, 3.0):
+        x = math.radians(x_deg)
+        chip.accel_g = (math.sin(x), 0.0, math.cos(x))
+        assert values(sensors["it"])["it/x"] == pytest.approx(x_deg, abs=0.05)
+        modes.append(chip._mode + 1)  # noqa: SLF001
+    assert modes == [4, 4, 1, 1, 1, 1, 1, 4, 4]
+
+
+def test_shaken_inclinometer_is_read_again_when_it_is_still() -> None:
+    board, sensors = opened(table("scl3300"), site=SITE)
+    board.inject_fault("it", Fault.SATURATED)
+    with pytest.raises(SensorBusError, match="saturated") as caught:
+        sensors["it"].read(0.0)
+    assert caught.value.health is Health.SATURATED
+    board.clear_fault("it")
+    board.advance(START_S + 60)
+    for _ in range(2):
+        seen = values(sensors["it"])
+    assert seen["it/x"] == pytest.approx(-3.0, abs=0.1)
+    assert seen["it/sigma"] == pytest.approx(sigma_deg("scl3300"), rel=0.9)
