@@ -4,6 +4,7 @@ Source: NAMUR NE 43 for the loop current: 3.8 to 20.5 mA is a measurement; 3.6 m
 less and 21 mA or more signal a failure. The limits are quoted from memory.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -13,6 +14,10 @@ from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
+
+RAIL_MARGIN_V = 0.1
+"""Minimum distance of a calibration, and of a reading of soil, from ground and from the
+reference, which a cut or shorted cable reads."""
 
 MIN_MOISTURE_SPAN_V = 0.1
 MAX_VWC = 0.7
@@ -31,6 +36,20 @@ class _AdcSensor(BaseSensor, Generic[AnySettings]):
 
     def close(self) -> None:
         self._converter.close()
+
+
+def _check_margins(settings: AdcSettings, keys: Sequence[str], remedy: str) -> None:
+    """Check that voltages of a calibration are not near ground or the reference.
+
+    Raises:
+        FieldError: One is.
+    """
+    highest_v = settings.vref_v - RAIL_MARGIN_V
+    for name in keys:
+        volts = getattr(settings, name)
+        if not RAIL_MARGIN_V <= volts <= highest_v:
+            rule = f"between {RAIL_MARGIN_V:g} and {highest_v:g} V"
+            raise FieldError(name, rule, volts, remedy)
 
 
 @dataclass(frozen=True)
@@ -56,6 +75,8 @@ class SoilMoistureSettings(AdcSettings):
                 f"at least {MIN_MOISTURE_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
             )
             raise FieldError("wet_v", rule, self.wet_v, "calibrate the probe")
+        remedy = "use a probe with another output, or a cut cable looks like soil"
+        _check_margins(self, ("dry_v", "wet_v"), remedy)
 
 
 def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
@@ -72,9 +93,19 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The voltage is outside the calibration.
+            SensorRangeError: The voltage is that of a broken cable, or outside the
+                calibration.
         """
         volts = self._converter.volts()
+        highest_v = self._settings.vref_v - RAIL_MARGIN_V
+        if not RAIL_MARGIN_V <= volts <= highest_v:
+            raise SensorRangeError(
+                self.name,
+                f"must read between {RAIL_MARGIN_V:g} and {highest_v:g} V, "
+                f"got {volts:.2f} V",
+                "check the probe's cable, its supply and the converter",
+                Health.DISCONNECTED,
+            )
         vwc = decode_moisture(volts, self._settings)
         if not -_SLACK <= vwc <= MAX_VWC:
             raise SensorRangeError(
@@ -87,8 +118,6 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
 
 
 MIN_STROKE_SPAN_V = 0.5
-RAIL_MARGIN_V = 0.1
-"""Minimum distance of both ends of the travel from ground and reference."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +146,11 @@ class ExtensometerSettings(AdcSettings):
                 f"at least {MIN_STROKE_SPAN_V} V away from home_v ({self.home_v:g} V)"
             )
             raise FieldError("full_v", rule, self.full_v, "calibrate the sensor")
-        highest_v = self.vref_v - RAIL_MARGIN_V
-        for name in ("home_v", "full_v"):
-            volts = getattr(self, name)
-            if not RAIL_MARGIN_V <= volts <= highest_v:
-                raise FieldError(
-                    name,
-                    f"between {RAIL_MARGIN_V:g} and {highest_v:g} V",
-                    volts,
-                    "put a resistor at each end of the potentiometer, or a broken "
-                    "cable looks like a place on its travel",
-                )
+        remedy = (
+            "put a resistor at each end of the potentiometer, or a broken cable looks "
+            "like a place on its travel"
+        )
+        _check_margins(self, ("home_v", "full_v"), remedy)
 
 
 def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:

@@ -1,7 +1,7 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.parts.base import Fault
@@ -38,8 +38,8 @@ def test_both_converters_read_the_same_value(chip: str) -> None:
     [
         (Fault.NOISY, r"soil is too noisy: a noise of 0\.\d\d V in one reading"),
         (Fault.SATURATED, r"soil is saturated: 3\.3 V or more at the converter"),
-        (Fault.DISCONNECTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
-        (Fault.SHORTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
+        (Fault.DISCONNECTED, r"soil must read between 0\.1 and 3\.2 V, got 0\.00 V"),
+        (Fault.SHORTED, r"soil must read between 0\.1 and 3\.2 V, got 0\.00 V"),
     ],
 )
 def test_bad_input_is_reported(fault: Fault, expected: str) -> None:
@@ -52,6 +52,34 @@ def test_bad_input_is_reported(fault: Fault, expected: str) -> None:
     assert len(sensors["deep"].read(0.0)) == 1
     board.clear_fault("soil")
     assert len(sensors["soil"].read(0.0)) == 1
+
+
+def test_cut_cable_is_no_water_content_within_the_range() -> None:
+    """0 V would be 0.69 by this calibration; the resistor at the channel gives 0 V."""
+    board, sensors = opened(SOIL | {"dry_v": 2.3, "wet_v": 0.8})
+    board.inject_fault("soil", Fault.DISCONNECTED)
+    with pytest.raises(SensorRangeError, match="check the probe's cable") as caught:
+        sensors["soil"].read(0.0)
+    assert caught.value.health is Health.DISCONNECTED
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (
+            {"wet_v": 0.0},
+            r"wet_v must be between 0\.1 and 3\.2 V, got 0\.0; use a probe",
+        ),
+        ({"dry_v": 3.25}, r"dry_v must be between 0\.1 and 3\.2 V, got 3\.25"),
+        ({"vref_v": 2.5}, r"dry_v must be between 0\.1 and 2\.4 V, got 2\.6"),
+    ],
+)
+def test_calibration_near_ground_or_the_reference_is_refused(
+    key: dict[str, float], expected: str
+) -> None:
+    """A cut or shorted cable would read as soil."""
+    with pytest.raises(SettingsError, match=expected):
+        parse_sensors([SOIL | key])
 
 
 def test_failing_bus_is_reported_for_every_channel() -> None:
