@@ -217,3 +217,31 @@ def no_problems(driver: Chrome, origin: str = "") -> None:
         and origin in entry["message"]
     ]
     assert severe == [], severe
+
+
+COUNT_RINGS = """
+localStorage.setItem("yamamori-notify", "on");
+localStorage.setItem("yamamori-sound", "on");
+const count = (name) => {
+  localStorage.setItem(name, 1 + Number(localStorage.getItem(name)));
+};
+const make = AudioContext.prototype.createOscillator;
+AudioContext.prototype.createOscillator = function () {
+  count("tones");
+  return make.call(this);
+};
+window.Notification = class {
+  static permission = "granted";
+  constructor(title, { body }) {
+    count("rings");
+    localStorage.setItem("notified", body);
+  }
+  close() { localStorage.removeItem("notified"); }
+};
+"""
+"""Switches sound and notification on, and counts both for all tabs."""
+
+
+def stored(driver: Chrome, name: str) -> str:
+    """What a tab has stored for all tabs; empty if nothing."""
+    return str(driver.execute_script("return localStorage[arguments[0]] ?? ''", name))

@@ -109,6 +109,17 @@ class SessionStore:
             ).fetchone()
         return found
 
+    def until_s(self, session: str) -> float | None:
+        """Unix time at which a session ends; None if there is no such session."""
+        digest = _digest(session)
+        with self._intact():
+            row = self._db.execute(
+                "select until_s from session where digest = ? union all"
+                " select until_s from provider_session where digest = ?",
+                (digest, digest),
+            ).fetchone()
+        return None if row is None else float(row[0])
+
     def add_provided(
         self, session: str, account: Account, origin: str, until_s: float, now_s: float
     ) -> None:

@@ -42,6 +42,7 @@ def session(request: Request, services: Services) -> Response:
         "language": console.language,
         "tiles": console.tiles,
         "exercise": console.exercise,
+        "now_s": services.clock(),
         "provider": _provider(services),
     }
     visitor = services.auth.visitor(request)
@@ -51,6 +52,7 @@ def session(request: Request, services: Services) -> Response:
         "user": visitor.account.name,
         "role": visitor.account.role,
         "proof": services.auth.logins.proof(visitor.session),
+        "until_s": services.auth.logins.sessions.until_s(visitor.session),
         "packs": pack_descriptions(services.packs),
     }
     return json_response(page | user)

@@ -349,7 +349,21 @@ def test_without_accounts_visitors_are_viewers(open_app: OpenApp) -> None:
     """Data can be read, and the role is viewer."""
     client = open_app()
     assert client.get(f"/api/cell/{SLOPES[0].cell.token}").status_code == 200
-    assert client.get("/api/session").json()["role"] == "viewer"
+    session = client.get("/api/session").json()
+    assert session["role"] == "viewer"
+    assert session["until_s"] is None
+
+
+def test_session_states_when_it_ends(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """A page can state it before; its own clock may be wrong."""
+    client = open_app(workspace.with_accounts())
+    log_in(client, "a-analyst")
+    clock.now_s += 60.0
+    session = client.get("/api/session").json()
+
+    assert session["until_s"] - session["now_s"] == SESSION_S - 60.0
 
 
 def test_session_and_csrf_token_survive_a_restart(

@@ -1,17 +1,25 @@
 """Login form with a second factor, and the end of a session, in a real browser."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_pages import find, no_problems, text
-from console_workspace import PASSWORD, Workspace, code_at
+from console_pages import COUNT_RINGS, find, no_problems, press, stored, text
+from console_workspace import (
+    PASSWORD,
+    Clock,
+    Workspace,
+    code_at,
+    make_test_services,
+    serve,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
 from backend_spark.console import accounts
+from backend_spark.console.auth import SESSION_S
 
 RunConsole = Callable[..., str]
 TEXTS = {
@@ -73,3 +81,50 @@ def test_open_page_returns_to_the_form_when_the_account_is_removed(
     accounts.write_accounts(path, found)
 
     wait_until(lambda: driver.find_elements("css selector", ".login"))
+
+
+@pytest.fixture
+def shift(driver: Chrome, workspace: Workspace) -> Iterator[Clock]:
+    """A page with a session of `SESSION_S` and sound; yields the server's clock."""
+    clock = Clock()
+    services = make_test_services(workspace, clock, workspace.with_accounts())
+    services.refresh()
+    with serve(services, workspace.port):
+        driver.get(f"http://127.0.0.1:{workspace.port}/?lang=ja")
+        enter_password(driver)
+        wait_until(lambda: text(driver, ".headline .badge"))
+        find(driver, "[data-tab=health]").click()  # now it may sound
+        driver.execute_script(COUNT_RINGS)
+        yield clock
+
+
+def test_end_of_the_session_is_stated_before_it(driver: Chrome, shift: Clock) -> None:
+    """Half an hour before, with sound and notification."""
+    assert not text(driver, ".ending")
+    passed_s = SESSION_S - 1700
+    shift.now_s += passed_s
+    script = "const now = Date.now; Date.now = () => now() + 1000 * arguments[0]"
+    driver.execute_script(script, passed_s)
+    wait_until(lambda: "ログインし直してください" in text(driver, ".ending"))
+
+    assert stored(driver, "notified") == text(driver, ".ending")
+    wait_until(lambda: stored(driver, "tones"))
+    press(driver, ".logout")
+    find(driver, ".login")
+    assert not driver.find_elements("css selector", ".login .ended")
+    assert stored(driver, "rings") == "1"
+
+
+def test_login_form_states_that_the_session_has_ended(
+    driver: Chrome, shift: Clock
+) -> None:
+    """It took the place of the page without a sound, and from then on none came."""
+    shift.now_s += SESSION_S
+    wait_until(lambda: "切れました" in text(driver, ".login .ended"))
+
+    assert "切れました" in stored(driver, "notified")
+    assert stored(driver, "tones")
+    assert driver.title.startswith("⚠ ")
+    enter_password(driver)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    assert not text(driver, ".ending")

@@ -5,6 +5,7 @@ cut-off, mixed or wrong words is checked.
 """
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import free_port, wait_until
-from console_pages import find, map_data, press, text
+from console_pages import COUNT_RINGS, find, map_data, press, stored, text
 from console_tables import Slope, storm, write_tables
 from console_workspace import (
     NOW_S,
@@ -337,16 +338,6 @@ def test_states_of_a_full_disk_and_a_dead_server(
     assert camera.problems == {}
 
 
-COUNT_RINGS = """
-localStorage.setItem("yamamori-notify", "on");
-window.Notification = class {
-  static permission = "granted";
-  constructor() {
-    localStorage.setItem("rings", 1 + Number(localStorage.getItem("rings")));
-  }
-};
-"""
-RINGS = "return Number(localStorage.getItem('rings'))"
 ROWS = "return document.querySelectorAll('tr[data-event]').length"
 
 
@@ -378,11 +369,53 @@ def test_seventh_tab_acknowledges_while_hidden_ones_share_a_stream(
     assert list(in_each_tab(driver, COUNT_RINGS)) == [None] * 7
     time.sleep(3.0)  # in which the hidden ones close their streams
     add_alert(workspace)
-    wait_until(lambda: driver.execute_script(RINGS))
+    wait_until(lambda: stored(driver, "rings"))
     wait_until(lambda: driver.execute_script(ROWS) == count)
     titles = list(in_each_tab(driver, "return document.title"))
 
     assert all(str(each).startswith(f"({count}) レベル5相当") for each in titles)
     time.sleep(2.0)  # in which the last one listens again
     # The tab with the login may sound, the others only when they were clicked on.
-    assert driver.execute_script(RINGS) <= 2
+    assert int(stored(driver, "rings")) <= 2
+
+
+FAST_MINUTE = """
+const real = window.setTimeout;
+window.setTimeout = (act, ms, ...rest) => real(act, ms === 60000 ? 1000 : ms, ...rest);
+"""
+STORE_TITLE = """
+new MutationObserver(() => localStorage.setItem("title", document.title))
+    .observe(document.querySelector("title"), {childList: true});
+"""
+
+
+def test_lost_link_rings_in_one_tab(
+    run_console: RunConsole,
+    signal_console: Callable[[signal.Signals], None],
+    driver: Chrome,
+) -> None:
+    """The title stayed that of the last event, and silence looked like calm."""
+    address = run_console() + "?lang=ja"
+    driver.get(address)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    driver.execute_script(COUNT_RINGS + FAST_MINUTE + STORE_TITLE)
+    driver.switch_to.new_window("tab")
+    driver.get(address)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    driver.execute_script(COUNT_RINGS + FAST_MINUTE)
+    before = driver.title
+    find(driver, "[data-tab=events]").click()  # now it may sound
+    time.sleep(3.0)  # in which the other one closes its stream
+    signal_console(signal.SIGSTOP)
+    try:
+        wait_until(lambda: driver.title.startswith("⚠ 接続なし"))
+        wait_until(lambda: "音も通知も出ません" in stored(driver, "notified"))
+        wait_until(lambda: stored(driver, "tones"))
+        wait_until(lambda: stored(driver, "title").startswith("⚠ 接続なし"))
+        time.sleep(2.0)  # in which the other one would ring
+        assert stored(driver, "rings") == "1"
+    finally:
+        signal_console(signal.SIGCONT)
+    wait_until(lambda: driver.title == before)
+
+    assert not stored(driver, "notified")

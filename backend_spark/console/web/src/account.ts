@@ -1,6 +1,7 @@
 // Login form, and the window of the account: one's own password, and for chiefs the accounts of others.
 import { el, table, replace } from "./dom";
 import { disableWhile } from "./actions";
+import { notify } from "./attention";
 import { ApiError, get, post, type Session } from "./api";
 import { t, type Key } from "./i18n";
 
@@ -102,6 +103,9 @@ function newAccount(change: (body: object, path: string) => Promise<boolean>): H
 // Why a sign-in by the provider failed.
 const REASONS: Record<string, Key> = { away: "signInAway", refused: "signInRefused", late: "signInLate", invalid: "signInInvalid", name: "signInName", role: "signInRole", full: "signInFull" };
 
+// Set when a page is left because its session has ended.
+export const ENDED = "yamamori-ended";
+
 export function loginForm(app: Element, session: Session, done: () => void): void {
   const name = el("input", { name: "name", autocomplete: "username", required: true, maxlength: 64 });
   const password = el("input", { name: "password", type: "password", autocomplete: "current-password", required: true, maxlength: 1000 });
@@ -112,6 +116,12 @@ export function loginForm(app: Element, session: Session, done: () => void): voi
   const problem = el("p", { class: "problem", role: "alert" }, reason ? t(reason) : "");
   const provider = session.provider ? el("a", { class: "provider", href: session.provider.url }, t("signInBy", { name: session.provider.name })) : null;
   const form = el("form", { class: "login" }, el("h1", {}, `${session.place} ${t("title")}`.trim()), provider, el("label", {}, t("name"), name), el("label", {}, t("password"), password), codeLabel, el("button", { type: "submit" }, t("login")), problem);
+  if (sessionStorage.getItem(ENDED)) {
+    document.title = `⚠ ${document.title}`;
+    // Some browsers close that of the page before.
+    notify(document.title, t("sessionEnded"));
+    form.prepend(el("p", { class: "ended warn", role: "alert" }, t("sessionEnded")));
+  }
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     post("api/login", { name: name.value, password: password.value, code: code.value })

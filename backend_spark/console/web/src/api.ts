@@ -39,6 +39,9 @@ export interface Session {
   // OpenID provider beside the accounts.
   provider: { name: string; url: string } | null;
   user: string | null;
+  now_s: number;
+  // End of the session; null without one.
+  until_s?: number | null;
   role?: "viewer" | "analyst" | "chief";
   proof?: string;
 }

@@ -12,11 +12,17 @@ export interface OpenEvents {
 const SOUND = "yamamori-sound";
 const NOTIFY = "yamamori-notify";
 const SILENT_MS = 1000;
+const LOST_MS = 60_000;
+const DANGER = 4;
+// The longest sound.
+export const RING_MS = 2500;
 let context: AudioContext | null = null;
 let called = 0;
 
 export class Attention {
   private newest: number | null = null;
+  private lost = 0;
+  private notice: Notification | null = null;
 
   constructor(private readonly title: string) {}
 
@@ -24,19 +30,53 @@ export class Attention {
   update(events: OpenEvents, isQuiet = false): void {
     document.title = events.count ? `(${events.count}) ${levelName(events.peak)} – ${this.title}` : this.title;
     // The first state after loading is no news.
-    if (this.newest !== null && events.newest > this.newest && !isQuiet) this.call(events);
+    if (this.newest !== null && events.newest > this.newest && !isQuiet) {
+      const shown = ring(this.title, t("eventsOpen", { n: events.count, level: levelName(events.peak) }), events.peak);
+      if (shown) shown.onclick = () => (window.focus(), document.querySelector<HTMLElement>("[data-tab=events]")?.click());
+    }
     this.newest = events.newest;
   }
 
-  private call(events: OpenEvents): void {
-    // Not awaited: a browser may hold the sound back until somebody clicks.
-    if (localStorage.getItem(SOUND) === "on") void beep(events.peak);
-    if (localStorage.getItem(NOTIFY) !== "on" || !("Notification" in window) || Notification.permission !== "granted") return;
-    const words = t("eventsOpen", { n: events.count, level: levelName(events.peak) });
-    // One notification for the console, replaced by the next.
-    const shown = new Notification(this.title, { body: words, tag: "yamamori", icon: "static/icon.svg", requireInteraction: events.peak >= 4 });
-    shown.onclick = () => (window.focus(), document.querySelector<HTMLElement>("[data-tab=events]")?.click());
+  // New events are not received: nobody must rely on silence.
+  lose(words: string): void {
+    this.markTitle();
+    this.notice = ring(this.title, words);
   }
+
+  // The same after a minute without the server.
+  setOnline(isOnline: boolean, isQuiet: boolean): void {
+    if (isOnline) {
+      clearTimeout(this.lost);
+      this.lost = 0;
+      this.notice?.close();
+      this.notice = null;
+      return;
+    }
+    this.markTitle();
+    if (!isQuiet) this.lost ||= window.setTimeout(() => this.lose(t("lostCall")), LOST_MS);
+  }
+
+  private markTitle(): void {
+    document.title = `⚠ ${t("noLink")} – ${this.title}`;
+  }
+}
+
+export function hasSound(): boolean {
+  return localStorage.getItem(SOUND) === "on";
+}
+
+// Sound and notification, where they are switched on; without a level for what is no event.
+export function ring(title: string, words: string, peak: number | null = null): Notification | null {
+  // Not awaited: a browser may hold the sound back until somebody clicks.
+  if (hasSound()) void beep(peak ?? DANGER);
+  return notify(title, words, peak);
+}
+
+export function notify(title: string, words: string, peak: number | null = null): Notification | null {
+  if (localStorage.getItem(NOTIFY) !== "on" || !("Notification" in window) || Notification.permission !== "granted") return null;
+  // One notification of each kind, replaced by the next.
+  const tag = peak === null ? "yamamori-link" : "yamamori";
+  return new Notification(title, { body: words, tag, icon: "static/icon.svg", requireInteraction: (peak ?? DANGER) >= DANGER });
 }
 
 // Above the page, since nobody is warned by ear.
@@ -55,7 +95,7 @@ async function beep(peak: number): Promise<void> {
   showSilence(false);
   // Of those that were held back, the newest rings.
   if (calls !== called) return;
-  const rounds = peak >= 4 ? 4 : 2;
+  const rounds = peak >= DANGER ? 4 : 2;
   for (let at = 0; at < rounds * 2; at++) {
     const tone = context.createOscillator();
     const volume = context.createGain();

@@ -1,10 +1,10 @@
 // The page: session, tabs, map, panel and slider.
 
 import { followAddress } from "./address";
-import { showAccount, loginForm } from "./account";
+import { ENDED, showAccount, loginForm } from "./account";
 import { RETRY_MS } from "./actions";
 import { el, replace } from "./dom";
-import { Attention } from "./attention";
+import { Attention, hasSound, ring, RING_MS } from "./attention";
 import { LevelMap } from "./map";
 import { showNode } from "./node";
 import { Overview } from "./overview";
@@ -16,9 +16,11 @@ import { presetNodes } from "./series";
 import { Slider } from "./slider";
 import { State } from "./state";
 import { TABS, type Tab } from "./tabs";
-import { formatAgo, setLanguage, currentLanguage, t, formatTime, type Language } from "./i18n";
+import { formatAgo, formatClock, setLanguage, currentLanguage, t, formatTime, type Language } from "./i18n";
 
 const STALE_S = 1800;
+const ENDS_SOON_MS = 1_800_000;
+const CHECK_MS = 10_000;
 const app = document.getElementById("app") as HTMLElement;
 
 function language(session: Session): Language {
@@ -38,7 +40,10 @@ async function start(): Promise<void> {
   if (session.user === null) {
     state.close();
     loginForm(app, session, () => location.reload());
-  } else show(session, state);
+  } else {
+    sessionStorage.removeItem(ENDED);
+    show(session, state);
+  }
 }
 
 // Again until it is there: without it there is no page.
@@ -63,7 +68,8 @@ function show(session: Session, state: State): void {
   const home = el("main", { class: "home", id: "home" }, map.box, side, slider.box);
   const other = el("main", { class: "other", hidden: true });
   const status = el("div", { class: "status", role: "status" });
-  replace(app, head(session, state, home, other), status, home, other);
+  const ending = el("p", { class: "ending warn", role: "alert", hidden: true });
+  replace(app, head(session, state, home, other), status, ending, home, other);
   slider.build();
   let isOnline = true;
   state.addEventListener("now", () => {
@@ -71,7 +77,8 @@ function show(session: Session, state: State): void {
     if (state.online && !isOnline) dispatchEvent(new Event("yamamori-online"));
     isOnline = state.online;
   });
-  followEvents(state);
+  const attention = followEvents(state);
+  followSession(session, state, ending);
   const drawSide = () => (state.selected ? void panel.draw() : overview.draw());
   let isDrawn = false;
   state.addEventListener("levels", () => isDrawn && drawSide());
@@ -94,7 +101,39 @@ function show(session: Session, state: State): void {
   map.whenDrawn(() => slider.prepare());
   new Overlays(map, session);
   followAddress(state, map);
-  addEventListener("yamamori-login", () => (state.close(), location.reload()), { once: true });
+  addEventListener("yamamori-login", () => void leave(state, attention), { once: true });
+}
+
+// To the login form, which receives no events.
+async function leave(state: State, attention: Attention): Promise<void> {
+  state.close();
+  sessionStorage.setItem(ENDED, "1");
+  if (!state.isQuiet) {
+    attention.lose(t("sessionEnded"));
+    if (hasSound()) await new Promise((heard) => window.setTimeout(heard, RING_MS));
+  }
+  location.reload();
+}
+
+// States the end of the session before it comes.
+function followSession(session: Session, state: State, box: HTMLElement): void {
+  const endMs = ({ now_s, until_s }: Session) => (until_s ? Date.now() + (until_s - now_s) * 1000 : Infinity);
+  const show = (until: Session) => {
+    box.hidden = endMs(until) - Date.now() > ENDS_SOON_MS;
+    box.textContent = box.hidden ? "" : t("sessionEnds", { t: formatClock(until.until_s ?? 0) });
+  };
+  let end = endMs(session);
+  const check = async () => {
+    if (!box.hidden || end - Date.now() > ENDS_SOON_MS) return;
+    // A change of the password has begun a new one.
+    const newest = await get<Session>("api/session").catch(() => null);
+    if (!newest) return;
+    end = endMs(newest);
+    show(newest);
+    if (!box.hidden && !state.isQuiet) ring(document.title, box.textContent);
+  };
+  show(session);
+  window.setInterval(() => void check(), CHECK_MS);
 }
 
 function head(session: Session, state: State, home: HTMLElement, other: HTMLElement): HTMLElement {
@@ -115,8 +154,14 @@ function head(session: Session, state: State, home: HTMLElement, other: HTMLElem
   const otherLanguage = currentLanguage() === "ja" ? "en" : "ja";
   const languageButton = el("button", { type: "button", class: "language", onclick: () => (setLanguage(otherLanguage), location.assign(`?lang=${otherLanguage}${location.hash}`)) }, otherLanguage === "en" ? "English" : "日本語");
   const accountButton = session.user ? el("button", { type: "button", class: "account", onclick: () => showAccount(session) }, session.user) : null;
-  const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, t("logout")) : null;
+  const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => logOut(state) }, t("logout")) : null;
   return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, accountButton, logoutButton);
+}
+
+// Nothing rings: somebody is there. Where it fails, the page goes on.
+function logOut(state: State): void {
+  state.close();
+  post("api/logout").then(() => location.reload()).catch(() => state.listen());
 }
 
 // After an outage the page that could not be drawn is drawn, if it is still open.
@@ -131,10 +176,11 @@ async function drawTab(tab: Tab, page: HTMLElement, session: Session, state: Sta
 }
 
 // Title, sound and notification, and lists that are open, follow the events.
-function followEvents(state: State): void {
+function followEvents(state: State): Attention {
   const attention = new Attention(document.title);
   let revision = -1;
   state.addEventListener("now", () => {
+    attention.setOnline(state.online, state.isQuiet);
     // A server that has started again counts from the begin.
     if (!state.online) revision = -1;
     if (!state.online || !state.now || state.now.events.revision === revision) return;
@@ -142,7 +188,12 @@ function followEvents(state: State): void {
     attention.update(state.now.events);
     dispatchEvent(new Event("yamamori-events"));
   });
-  state.addEventListener("elsewhere", () => state.elsewhere && attention.update(state.elsewhere, true));
+  state.addEventListener("elsewhere", () => {
+    if (!state.elsewhere) return;
+    attention.setOnline(true, true);
+    attention.update(state.elsewhere, true);
+  });
+  return attention;
 }
 
 function showStatus(status: HTMLElement, state: State): void {

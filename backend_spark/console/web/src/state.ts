@@ -66,6 +66,8 @@ export class State extends EventTarget {
   online = false;
   // Open events as another tab has received them.
   elsewhere: OpenEvents | null = null;
+  // Whether another tab rings for this one, which has received nothing itself since.
+  isQuiet = false;
   selected: string | null = null;
   // Levels under assumed rain; null: no what-if.
   assumed: number[] | null = null;
@@ -121,6 +123,7 @@ export class State extends EventTarget {
     if (!this.now) return;
     this.heardMs = performance.now();
     this.elsewhere = events;
+    this.isQuiet = true;
     this.emit("elsewhere");
     if (this.isPaused) return;
     this.isPaused = true;
@@ -137,6 +140,7 @@ export class State extends EventTarget {
 
   close(): void {
     clearInterval(this.watch);
+    this.watch = 0;
     this.source?.close();
     if (!this.isPaused) this.others.ended();
   }
@@ -153,6 +157,7 @@ export class State extends EventTarget {
 
   private async onEvent(event: LiveEvent): Promise<void> {
     this.heardMs = performance.now();
+    this.isQuiet = false;
     this.others.received(event.events);
     await this.begun;
     const before = this.now;
