@@ -153,7 +153,9 @@ class CellFeatures:
         now = datetime.fromtimestamp(now_s, UTC)
         try:
             limits = self.live_state.limits
-            return read_cell_states(self._tables, now, None, limits, places)[1]
+            return read_cell_states(
+                self._tables, now, None, limits, places, may_be_old=True
+            )[1]
         except ExportError:
             return []  # no levels yet
 

@@ -296,7 +296,7 @@ def latest_row(row: dict[str, Any]) -> LatestRow:
         state=row["state"] or (UNKNOWN if row["level"] is None else JUDGED),
         known_until_s=None if known is None else known.timestamp(),
         causes=find_causes(row["level"] or LOWEST, reasons) if row["level"] else (),
-        last_level=row["level"] or _ended_level(reasons),
+        last_level=row["level"] or ended_level(reasons),
     )
 
 
@@ -307,7 +307,7 @@ def _reasons(row: dict[str, Any]) -> tuple[Reason, ...]:
     return reasons_of(row["reason_codes"], row["reasons"] or ())
 
 
-def _ended_level(reasons: Sequence[Reason]) -> int | None:
+def ended_level(reasons: Sequence[Reason]) -> int | None:
     """Level of a hold that has ended without evidence."""
     ended = [each for each in reasons if each.code == ReasonCode.HOLD_ENDED]
     return max((each.params["level"] for each in ended), default=None)

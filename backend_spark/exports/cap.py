@@ -18,7 +18,7 @@ from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
-from backend_spark.scoring.holds import HELD, JUDGED
+from backend_spark.scoring.holds import JUDGED
 from slope_science.causes import Cause
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
@@ -123,7 +123,7 @@ _URGENCY: Final = {  # by level: urgency, severity, responseType
     1: ("Future", "Minor", "None"),
 }
 _UNKNOWN: Final = ("Unknown", "Unknown", "Assess")
-"""For a held level: urgency and severity of the present are unknown."""
+"""For a held or unknown level: urgency and severity of the present are unknown."""
 
 _HEADLINES: Final = {
     "ja-JP": "{name}に達した区画があります（{count}区画）",
@@ -151,9 +151,9 @@ def find_certainty(state: CellState) -> CapCertainty:
     Only a flow that a second sensor confirmed is observed: a criterion that rain has
     reached makes a landslide likely. An assumed criterion, a forecast, rain from
     elsewhere, or evidence of one sensor makes it possible; of a held level the
-    present is unknown.
+    present is unknown, as after the hold has ended.
     """
-    if state.is_held:
+    if not state.is_judged:
         return CapCertainty.UNKNOWN
     reasons = level_reasons(reasons_of(state.reason_codes, state.reasons))
     if find_restrictions(reasons) or (state.level or 0) < WARNING:
@@ -176,7 +176,8 @@ def alert_xml(
     """A message as XML in UTF-8.
 
     Each level from `min_level` up has one `info` in Japanese and one in English for
-    each certainty, with one `area` for each of its cells.
+    each certainty, with one `area` for each of its cells. An update also has the cells
+    whose level is unknown after one of `WARNING` or more.
 
     Raises:
         ExportError: No cell has such a level; the earlier message can be cancelled. Or
@@ -252,35 +253,42 @@ def _no_message(message: bytes, problem: str) -> ExportError:
 def _add_infos(
     root: ET.Element, states: Iterable[CellState], header: CapHeader, min_level: int
 ) -> None:
-    groups: dict[tuple[int, CapCertainty], list[CellState]] = {}
+    groups: dict[tuple[int, CapCertainty, str], list[CellState]] = {}
     for state in states:
-        if state.level is not None and state.level >= min_level:
-            key = state.level, find_certainty(state)
+        level = _stated_level(state, header)
+        if level is not None and level >= min_level:
+            key = level, find_certainty(state), state.state
             groups.setdefault(key, []).append(state)
     if not groups:
         rule = f"a cell of level {min_level} or more"
         remedy = "cancel the last message (--cancels), or a lower level (--min-level)"
         raise ExportError("levels", rule, "none", remedy)
     order = list(CapCertainty)
-    for level, certainty in sorted(groups, key=lambda k: (-k[0], order.index(k[1]))):
+    for grade in sorted(groups, key=lambda k: (-k[0], order.index(k[1]), k[2])):
         for language in _HEADLINES:
-            grade = level, certainty
             _add_info(root, grade, language, groups[grade], header)
+
+
+def _stated_level(state: CellState, header: CapHeader) -> int | None:
+    """Level that a message states of a cell; None if it does not mention the cell."""
+    if state.level is not None or header.kind is not CapMessageType.UPDATE:
+        return state.level
+    return state.last_level if (state.last_level or 0) >= WARNING else None
 
 
 def _add_info(
     root: ET.Element,
-    grade: tuple[int, CapCertainty],
+    grade: tuple[int, CapCertainty, str],
     language: str,
     states: Sequence[CellState],
     header: CapHeader,
 ) -> None:
-    info, (level, certainty) = ET.SubElement(root, "info"), grade
-    is_held = certainty is CapCertainty.UNKNOWN
-    urgency, severity, response = _UNKNOWN if is_held else _URGENCY[level]
-    names = level_name(level, () if is_held else _all_causes(states))
+    info, (level, certainty, state) = ET.SubElement(root, "info"), grade
+    is_judged = state == JUDGED
+    urgency, severity, response = _URGENCY[level] if is_judged else _UNKNOWN
+    names = level_name(level, _all_causes(states) if is_judged else ())
     name = names[language != "ja-JP"]
-    headlines = _HELD_HEADLINES if is_held else _HEADLINES
+    headlines = _HEADLINES if is_judged else _HELD_HEADLINES
     since = _effective(states, header)
     _add_text(info, "language", language)
     _add_text(info, "category", "Geo")
@@ -296,11 +304,11 @@ def _add_info(
     _add_text(info, "headline", headline)
     _add_text(info, "description", "\n".join(_lines(states, language)))
     _add_text(info, "instruction", _INSTRUCTIONS[language])
-    kind = "yamamori:last-level" if is_held else "jp:keikai-level"
+    kind = "jp:keikai-level" if is_judged else "yamamori:last-level"
     _add_parameter(info, kind, str(level))
-    _add_parameter(info, "yamamori:state", HELD if is_held else JUDGED)
-    for state in states:
-        _add_area(info, state, header)
+    _add_parameter(info, "yamamori:state", state)
+    for each in states:
+        _add_area(info, each, header)
 
 
 def _effective(states: Sequence[CellState], header: CapHeader) -> datetime:
@@ -309,7 +317,7 @@ def _effective(states: Sequence[CellState], header: CapHeader) -> datetime:
     The row of a judged level is of the end of its step, which may lie ahead.
     """
     now = min([header.sent, *(s.moment for s in states if s.moment is not None)])
-    return max(now if s.is_held else min(now, s.at) for s in states)
+    return max(min(now, s.at) if s.is_judged else now for s in states)
 
 
 def _all_causes(states: Sequence[CellState]) -> list[Cause]:
@@ -355,13 +363,14 @@ def _english(state: CellState) -> list[str]:
 
 
 def _last(state: CellState, language: int) -> list[str]:
-    """The time of the last judgement of a held level."""
-    if not state.is_held or state.known_until is None:
+    """The time of the last judgement of a level that is held or unknown."""
+    if state.is_judged or state.known_until is None:
         return []
+    level = state.last_level
     known = f"{state.known_until.astimezone(JAPAN):%Y-%m-%d %H:%M}"
     words = (
-        f"判定不能（最終 レベル{state.level}相当 {known}、以後データなし）",
-        f"unknown: last judged level {state.level} at {known} JST, no data since",
+        f"判定不能（最終 レベル{level}相当 {known}、以後データなし）",
+        f"unknown: last judged level {level} at {known} JST, no data since",
     )
     return [words[language]]
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
+from backend_spark.console.level_grid import ended_level
 from backend_spark.console.places import NO_PLACES, Gazetteer
 from backend_spark.errors import ExportError
 from backend_spark.i18n import reasons_of
@@ -67,6 +68,8 @@ class CellState:
         state: Judged, held or unknown at the moment; see `scoring.holds`.
         known_until: End of the last judged step, where it is not judged.
         moment: The moment.
+        last_level: Level of the last judgement, also after its hold has ended; None if
+            it is not known.
         place: Name of the place; empty without one.
     """
 
@@ -86,6 +89,7 @@ class CellState:
     state: str = JUDGED
     known_until: datetime | None = None
     moment: datetime | None = None
+    last_level: int | None = None
     place: str = ""
 
     @property
@@ -111,6 +115,8 @@ def read_cell_states(
     at: datetime | None = None,
     limits: HoldLimits = NO_LIMITS,
     places: Gazetteer = NO_PLACES,
+    *,
+    may_be_old: bool = False,
 ) -> tuple[datetime, list[CellState]]:
     """States of all cells at a moment, sorted by token.
 
@@ -122,10 +128,12 @@ def read_cell_states(
         at: The moment, with its zone; None means the present.
         limits: When holds of levels end.
         places: Names of the cells.
+        may_be_old: Whether the rows of all cells may be from before the time for which
+            a level is held, so that all levels are unknown.
 
     Returns:
         The moment, and one state for each cell with a row in the time before it for
-        which a level is held.
+        which a level is held, or with its newest row of all before that time.
 
     Raises:
         ExportError: There is no level at that moment.
@@ -134,8 +142,8 @@ def read_cell_states(
     # The present step ends after the present.
     until = moment if at is not None else moment + AHEAD
     since = moment - timedelta(seconds=max(limits.hold_s, 86_400.0))
-    rows = tables.newest_levels(COLUMNS, since, until)
-    if not rows:
+    rows = tables.newest_levels(COLUMNS, since, until, with_silent=True)
+    if not rows or not (may_be_old or any(row["at"] >= since for row in rows)):
         raise _no_levels(tables, moment)
     states = [state_of_row(row, moment, limits) for row in rows]
     return moment, [replace(each, place=places.name(each.cell)) for each in states]
@@ -156,6 +164,7 @@ def state_of_row(
 ) -> CellState:
     """State of a cell at a moment by its newest row, which has all of `COLUMNS`."""
     present = PresentLevel.of_row(row, moment.timestamp(), limits)
+    codes, reasons = row["reason_codes"] or (), row["reasons"] or ()
     known_s = present.known_until_s
     return CellState(
         cell=row["cell"],
@@ -167,11 +176,12 @@ def state_of_row(
         completeness=row["completeness"],
         is_lower_bound=bool(row["lower_bound"]),
         is_silent=moment - row["at"] > VALIDITY,
-        reasons=tuple(row["reasons"] or ()),
+        reasons=tuple(reasons),
         assumed=tuple(row["assumed"] or ()),
         n_nodes=row["n_nodes"] or 0,
-        reason_codes=tuple(row["reason_codes"] or ()),
+        reason_codes=tuple(codes),
         state=present.state,
         known_until=None if known_s is None else datetime.fromtimestamp(known_s, UTC),
         moment=moment,
+        last_level=row["level"] or ended_level(reasons_of(codes, reasons)),
     )

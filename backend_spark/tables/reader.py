@@ -280,6 +280,8 @@ class DeltaTables:
         since: datetime,
         until: datetime,
         cells: Iterable[str] | None = None,
+        *,
+        with_silent: bool = False,
     ) -> list[dict[str, Any]]:
         """The newest row of each cell within two times, sorted by cell.
 
@@ -288,13 +290,17 @@ class DeltaTables:
             since: First time, with its zone.
             until: Last time.
             cells: Cells to read; None for all.
+            with_silent: Whether cells that have no row since the first time are
+                included, with their newest row.
         """
         newest = self.newest()
         if cells is not None:
             wanted = pa.array(list(cells), pa.string())
             newest = newest.filter(pc.is_in(newest["cell"], wanted))
         at = newest["at"]
-        is_within = pc.and_(pc.greater_equal(at, since), pc.less_equal(at, until))
+        is_within = pc.less_equal(at, until)
+        if not with_silent:
+            is_within = pc.and_(is_within, pc.greater_equal(at, since))
         rows = list(newest.filter(is_within).select(list(columns)).to_pylist())
         later = newest.filter(pc.greater(at, until))["cell"].to_pylist()
         if later:

@@ -226,6 +226,7 @@ def _states(
             None if at is None else utc_time(at),
             live_state.limits,
             services.places.now,
+            may_be_old=at is None,
         )
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error

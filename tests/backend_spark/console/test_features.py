@@ -133,6 +133,23 @@ def test_cell_without_data_is_not_called_current(client: httpx.Client) -> None:
     assert now["numberMatched"] == len(SLOPES) - 1
 
 
+def test_cells_stay_listed_when_their_holds_have_ended(
+    open_app: Callable[..., httpx.Client], clock: Clock
+) -> None:
+    """As unknown, in the features and in the download, also if it is all cells."""
+    clock.now_s += 9 * 86_400
+    client = open_app()
+    page = get(client, CELLS, "featureCollectionGeoJSON")
+    download = client.get("/api/download/levels.geojson").json()
+
+    for found in (page, download):
+        states = {
+            each["id"]: (each["properties"]["level"], each["properties"]["state"])
+            for each in found["features"]
+        }
+        assert states == {slope.cell.token: (None, "unknown") for slope in SLOPES}
+
+
 @pytest.mark.parametrize("more", [{}, {"bbox": ",".join(map(str, AREA))}])
 def test_history_by_time_and_page(client: httpx.Client, more: dict[str, str]) -> None:
     """Each step of each cell once, newest first; every feature by its id."""

@@ -138,10 +138,50 @@ def test_held_level_has_its_last_time_and_is_never_called_likely(
         in (infos[0].findtext(f"{CAP}description") or "")
     )
     done = export("--format", "geojson", "--at", (NOON + timedelta(days=7)).isoformat())
-    levels = {
-        f["id"]: f["properties"]["level"] for f in json.loads(done.stdout)["features"]
+    states = {
+        f["id"]: (f["properties"]["level"], f["properties"]["state"])
+        for f in json.loads(done.stdout)["features"]
     }
-    assert levels == {HIGH: 4, LOW: None}
+    unknown = (None, "unknown")
+    assert states == {HIGH: (4, "held"), LOW: unknown, SILENT: unknown}
+
+
+def test_cell_whose_hold_has_ended_is_unknown_and_not_left_out(
+    export: Export, tmp_path: Path
+) -> None:
+    """The last rows of the others are months old; an update still names a danger."""
+    now = datetime.now(UTC)
+    ended = level("355a9c5c", None, now, "x") | {
+        "reason_codes": ['["hold_ended",3,1793000400]'],
+        "state": "unknown",
+        "known_until": NOON,
+    }
+    append(tmp_path / "data", "levels", level("355a9c64", 2, now, "x"), ended)
+    made = json.loads(export("--format", "geojson").stdout)
+    states = {each["id"]: each["properties"] for each in made["features"]}
+    first, second = tmp_path / "1.xml", tmp_path / "2.xml"
+    draft = ("--format", "cap", "--sender", "a@b.example")
+    assert export(*draft, "--out", first).exit_code == 0
+    assert export(*draft, "--out", second, "--updates", first).exit_code == 0
+    xmlschema.XMLSchema(SCHEMA).validate(second)
+    alert, update = (ET.fromstring(each.read_bytes()) for each in (first, second))  # noqa: S314
+
+    for cell, known_until in ((HIGH, NOON), (SILENT, NOON - timedelta(hours=2))):
+        found = states[cell]
+        assert (found["level"], found["state"]) == (None, "unknown")
+        assert found["known_until"] == known_until.isoformat()
+    assert [len(each.findall(f"{CAP}info")) for each in (alert, update)] == [2, 8]
+    infos = update.findall(f"{CAP}info")[::2]
+    parameters = [
+        [value.text for value in info.iterfind(f"{CAP}parameter/{CAP}value")]
+        for info in infos
+    ]
+    assert parameters == [[n, "unknown"] for n in "543"] + [["2", "judged"]]
+    for info, cell in zip(infos, (SILENT, HIGH, "355a9c5c"), strict=False):
+        assert info.findtext(f"{CAP}certainty") == "Unknown"
+        assert info.findtext(f"{CAP}effective") == update.findtext(f"{CAP}sent")
+        assert info.findtext(f"{CAP}area/{CAP}geocode/{CAP}value") == cell
+        assert "判定不能" in (info.findtext(f"{CAP}description") or "")
 
 
 @pytest.mark.parametrize(
