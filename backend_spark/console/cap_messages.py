@@ -145,11 +145,8 @@ class CapMessages:
         if is_new is not (replaced is None):
             rule = "Alert if no message is in force, else Update or Cancel"
             raise ExportError("type", rule, kind, "load the page again")
-        header = cap.CapHeader(
-            sender.sender,
-            sender.sender_name,
-            sender.sent,
-            sender.status,
+        header = replace(
+            sender,
             replaces=() if replaced is None else (replaced.reference,),
             is_cancel=kind is cap.CapMessageType.CANCEL,
         )

@@ -113,10 +113,10 @@ class CellFeatures:
             cell, _, at_s = key.partition("@")
             at = _moment(at_s)
             rows = self._read_row(cell, at) if at else []
-            features = [_level_feature(row) for row in rows]
+            features = [self._level_feature(row) for row in rows]
         else:
             found = self.states() if collection == CELLS else []
-            features = [cell_feature(state) for state in found if state.cell == key]
+            features = [self._feature(state) for state in found if state.cell == key]
         if not features:
             raise missing_error("feature", key)
         return features[0]
@@ -163,7 +163,7 @@ class CellFeatures:
         first = _offset(wanted.start)
         found = [each for each in self.states() if _is_wanted(each, wanted)]
         end = first + wanted.limit
-        features = [cell_feature(state) for state in found[first:end]]
+        features = [self._feature(state) for state in found[first:end]]
         return FeaturePage(features, f"{end}" if end < len(found) else None, len(found))
 
     def _levels(
@@ -185,7 +185,7 @@ class CellFeatures:
         if not page.rows and page.end is not None:
             rule = "narrower: the time for an answer was over before the first row"
             raise StandardsRequestError("datetime", rule, "all times")
-        features = [_level_feature(row) for row in page.rows]
+        features = [self._level_feature(row) for row in page.rows]
         return FeaturePage(features, None if page.end is None else f"{page.end}")
 
     def _read_row(self, cell: str, at: datetime) -> list[dict[str, Any]]:
@@ -193,12 +193,14 @@ class CellFeatures:
         rows = self._tables.select("levels", COLUMNS, conditions, "at", (1, 0))
         return list(rows.to_pylist())
 
+    def _level_feature(self, row: dict[str, Any]) -> Feature:
+        """Level of a cell in a step as it was judged then."""
+        state = state_of_row(row, row["at"])
+        feature = self._feature(state)
+        return feature | {"id": f"{state.cell}@{int(state.at.timestamp())}"}
 
-def _level_feature(row: dict[str, Any]) -> Feature:
-    """Level of a cell in a step as it was judged then."""
-    state = state_of_row(row, row["at"])
-    feature = cell_feature(state)
-    return feature | {"id": f"{state.cell}@{int(state.at.timestamp())}"}
+    def _feature(self, state: CellState) -> Feature:
+        return cell_feature(state, is_exercise=self.live_state.exercise)
 
 
 def _moment(text: str) -> datetime | None:

@@ -15,6 +15,7 @@ from backend_spark.console.features import (
     Feature,
     FeaturePage,
 )
+from backend_spark.exports.formats import exercise_mark
 from backend_spark.sensorthings.entities import time_text
 
 JSON: Final = "application/json"
@@ -27,6 +28,9 @@ CONFORMANCE: Final = tuple(
     f"{_CLASSES}/{name}" for name in ("core", "oas30", "geojson")
 )
 """Conformance classes of the standard."""
+
+EXERCISE: Final = "【訓練】[EXERCISE] "
+"""Begin of titles where past data are taken as the present."""
 
 _TITLES: Final = {
     CELLS: "Cells with their present levels",
@@ -67,6 +71,8 @@ def collection_document(
     name: str,
     bounds: list[float] | None,
     times: tuple[datetime, datetime] | None,
+    *,
+    is_exercise: bool = False,
 ) -> Document:
     """One collection.
 
@@ -75,6 +81,7 @@ def collection_document(
         name: Of the collection.
         bounds: Box around its features.
         times: First and last time of its features.
+        is_exercise: Whether past data are taken as the present.
     """
     here = f"{root}/collections/{name}"
     extent: Document = {}
@@ -84,7 +91,8 @@ def collection_document(
         extent["temporal"] = {"interval": [[time_text(times[0]), time_text(times[1])]]}
     return {
         "id": name,
-        "title": _TITLES[name],
+        "title": f"{EXERCISE * is_exercise}{_TITLES[name]}",
+        **exercise_mark(is_exercise),
         "itemType": "feature",
         "crs": [CRS84],
         "extent": extent,
@@ -95,10 +103,13 @@ def collection_document(
     }
 
 
-def feature_page(page: FeaturePage, links: list[Document], now: datetime) -> Document:
-    """One page of features."""
+def feature_page(
+    page: FeaturePage, links: list[Document], now: datetime, *, is_exercise: bool
+) -> Document:
+    """One page of features; of an exercise with a mark."""
     document: Document = {
         "type": "FeatureCollection",
+        **exercise_mark(is_exercise),
         "features": page.features,
         "links": links,
         "timeStamp": time_text(now),

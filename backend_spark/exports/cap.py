@@ -80,6 +80,8 @@ class CapHeader:
         status: Draft, exercise or test.
         replaces: Messages that this one updates or cancels.
         is_cancel: Whether it only cancels them.
+        at: Moment of the past that its levels are of; None means the present, which in
+            an exercise has the levels of an earlier time.
 
     Raises:
         ExportError: The sender is no valid CAP id, or there is no message to cancel.
@@ -91,6 +93,7 @@ class CapHeader:
     status: CapStatus = CapStatus.DRAFT
     replaces: Sequence[CapReference] = ()
     is_cancel: bool = False
+    at: datetime | None = None
 
     def __post_init__(self) -> None:
         """Check the sender and the references."""
@@ -314,8 +317,11 @@ def _add_info(
 def _effective(states: Sequence[CellState], header: CapHeader) -> datetime:
     """Time from which a message states the levels of an info.
 
-    The row of a judged level is of the end of its step, which may lie ahead.
+    The row of a judged level is of the end of its step, which may lie ahead. An
+    exercise has an earlier time as the present.
     """
+    if header.at is None and header.status is not CapStatus.DRAFT:
+        return header.sent
     now = min([header.sent, *(s.moment for s in states if s.moment is not None)])
     return max(min(now, s.at) if s.is_judged else now for s in states)
 

@@ -142,6 +142,7 @@ def _header(now: datetime, more: Mapping[str, object]) -> cap.CapHeader:
         status=cap.CapStatus(str(more["status"])),
         replaces=updated or cancelled,
         is_cancel=bool(cancelled),
+        at=more["at"] if isinstance(more["at"], datetime) else None,
     )
 
 

@@ -188,7 +188,11 @@ DEGREE_DIGITS = 7
 
 
 def feature_collection(
-    states: Iterable[CellState], moment: datetime, issued_at: datetime
+    states: Iterable[CellState],
+    moment: datetime,
+    issued_at: datetime,
+    *,
+    is_exercise: bool = False,
 ) -> dict[str, Any]:
     """All cells as polygons.
 
@@ -196,13 +200,20 @@ def feature_collection(
         states: States of the cells.
         moment: Time of the states.
         issued_at: Time of the export.
+        is_exercise: Whether past data are taken as the present.
     """
     return {
         "type": "FeatureCollection",
         "valid_time": moment.isoformat(timespec="seconds"),
         "issued_at": issued_at.isoformat(timespec="seconds"),
-        "features": [cell_feature(state) for state in states],
+        **exercise_mark(is_exercise),
+        "features": [cell_feature(state, is_exercise=is_exercise) for state in states],
     }
+
+
+def exercise_mark(is_exercise: bool) -> dict[str, bool]:
+    """Property of what has past data as the present."""
+    return {"exercise": True} if is_exercise else {}
 
 
 def cell_ring(cell: str) -> list[list[float]]:
@@ -219,8 +230,8 @@ def finite_or_none(number: float | None) -> float | None:
     return round(number, 6) if number is not None and math.isfinite(number) else None
 
 
-def cell_feature(state: CellState) -> dict[str, Any]:
-    """A cell as a GeoJSON feature."""
+def cell_feature(state: CellState, *, is_exercise: bool = False) -> dict[str, Any]:
+    """A cell as a GeoJSON feature; of an exercise with a mark."""
     japanese, english = level_name(
         state.level, state.causes, is_silent=state.is_silent, is_held=state.is_held
     )
@@ -230,6 +241,7 @@ def cell_feature(state: CellState) -> dict[str, Any]:
         "geometry": {"type": "Polygon", "coordinates": [cell_ring(state.cell)]},
         "properties": {
             "s2_token": state.cell,
+            **exercise_mark(is_exercise),
             "place": state.place or None,
             "level": state.level,
             "causes": list(state.causes),

@@ -62,7 +62,9 @@ def landing_page(request: Request, root: Root, services: Services) -> Response:
 
 
 def _title(services: ConsoleServices) -> str:
-    return f"Yamamori {services.settings.console.place}".strip()
+    console = services.settings.console
+    mark = documents.EXERCISE * console.exercise
+    return f"{mark}Yamamori {console.place}".strip()
 
 
 @router.get("/api")
@@ -106,7 +108,10 @@ def _collection(root: str, name: str, services: ConsoleServices) -> dict[str, An
         services.standards.features.bounds(),
         services.standards.features.times(),
     )
-    return documents.collection_document(root, name, bounds, times)
+    is_exercise = services.settings.console.exercise
+    return documents.collection_document(
+        root, name, bounds, times, is_exercise=is_exercise
+    )
 
 
 @router.get("/collections/{name}/items")
@@ -122,7 +127,8 @@ def items(name: str, request: Request, root: Root, services: Services) -> Respon
         following = page.next and str(url.include_query_params(start=page.next))
         links = documents.page_links(str(url), following or None, here)
         now = utc_time(services.clock())
-        return documents.feature_page(page, links, now)
+        is_exercise = services.settings.console.exercise
+        return documents.feature_page(page, links, now, is_exercise=is_exercise)
 
     return _answer(make, documents.GEOJSON, request)
 

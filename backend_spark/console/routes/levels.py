@@ -194,7 +194,12 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
 def levels_geojson(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as GeoJSON."""
     moment, states = _states(services, at)
-    collection = formats.feature_collection(states, moment, utc_time(services.clock()))
+    collection = formats.feature_collection(
+        states,
+        moment,
+        utc_time(services.clock()),
+        is_exercise=services.settings.console.exercise,
+    )
     text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
     name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
     return _file(text.encode(), "application/geo+json", name)
@@ -207,8 +212,10 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
     moment, states = _states(services, at)
     status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
     name = console.place or console.sender
+    past = None if at is None else moment
+    now = utc_time(services.clock())
     try:
-        header = cap.CapHeader(console.sender, name, utc_time(services.clock()), status)
+        header = cap.CapHeader(console.sender, name, now, status, at=past)
         message = cap.alert_xml(states, header)
     except ExportError as error:
         raise HTTPException(409, str(error)) from error

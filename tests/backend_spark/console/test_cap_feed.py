@@ -201,6 +201,28 @@ def test_stale_levels_make_no_draft(
     assert make(client, "Cancel", headers, clock).status_code == 200
 
 
+def test_message_of_an_exercise_is_valid_when_it_is_sent(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """Although its levels are those of a storm months ago."""
+    clock.now_s += 90 * 86_400
+    client = open_app(workspace.with_accounts() + "\nexercise = true")
+    assert make(client, "Alert", log_in(client, "a-analyst"), clock).status_code == 200
+    (made,) = messages(client)
+    download = ET.fromstring(client.get("/api/download/draft.xml").content)  # noqa: S314
+    past = client.get(f"/api/download/draft.xml?at={int(NOW_S) - 3600}").content
+
+    for found in (made, download):
+        assert found.findtext(f"{CAP}status") == "Exercise"
+        assert sent_s(found) == clock.now_s
+        for info in found.iterfind(f"{CAP}info"):
+            assert info.findtext(f"{CAP}effective") == found.findtext(f"{CAP}sent")
+            expires = datetime.fromisoformat(info.findtext(f"{CAP}expires") or "")
+            assert expires.timestamp() == clock.now_s + 3600
+    effective = ET.fromstring(past).findtext(f".//{CAP}effective") or ""  # noqa: S314
+    assert datetime.fromisoformat(effective).timestamp() == NOW_S - 3600
+
+
 def test_viewer_and_program_only_read(
     open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:

@@ -150,6 +150,46 @@ def test_cells_stay_listed_when_their_holds_have_ended(
         assert states == {slope.cell.token: (None, "unknown") for slope in SLOPES}
 
 
+def test_exercise_is_marked(
+    open_app: Callable[..., httpx.Client], clock: Clock
+) -> None:
+    """In each title, collection and feature; otherwise none has the mark."""
+    clock.now_s += 90 * 86_400
+    client, form = open_app("exercise = true"), "featureCollectionGeoJSON"
+    titles = [
+        get(client, ROOT, "landingPage")["title"],
+        client.get(f"{ROOT}/api").json()["info"]["title"],
+    ]
+    collections = get(client, f"{ROOT}/collections", "collections")["collections"]
+    pages = [get(client, path, form) for path in (CELLS, LEVELS)]
+    one = get(client, f"{CELLS}/{SLOPES[0].cell.token}", "featureGeoJSON")
+    download = client.get("/api/download/levels.geojson").json()
+    features = [each for page in (*pages, download) for each in page["features"]]
+
+    assert (one["properties"]["level"], one["properties"]["state"]) == (
+        HIGHEST,
+        "judged",
+    )
+    assert len(features) == 100 + 2 * len(SLOPES)
+    assert all(each["properties"]["exercise"] is True for each in [one, *features])
+    assert all(each["exercise"] is True for each in [*pages, download, *collections])
+    for title in [*titles, *(each["title"] for each in collections)]:
+        assert title.startswith("【訓練】[EXERCISE] "), title
+
+
+def test_present_is_not_marked_as_an_exercise(client: httpx.Client) -> None:
+    paths = (
+        ROOT,
+        f"{ROOT}/collections",
+        CELLS,
+        LEVELS,
+        "/api/download/levels.geojson",
+    )
+    for path in paths:
+        text = client.get(path).text
+        assert "exercise" not in text.lower(), path
+
+
 @pytest.mark.parametrize("more", [{}, {"bbox": ",".join(map(str, AREA))}])
 def test_history_by_time_and_page(client: httpx.Client, more: dict[str, str]) -> None:
     """Each step of each cell once, newest first; every feature by its id."""
