@@ -79,9 +79,8 @@ class AlreadyRunningError(YamamoriError, RuntimeError):
         path: The lock file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, remedy: str = "stop it, or choose another id and data folder"
+    ) -> None:
         self.path = path
-        super().__init__(
-            f"cannot start while another process holds {path}; stop it, or choose "
-            "another id and data folder"
-        )
+        super().__init__(f"cannot start while another process holds {path}; {remedy}")

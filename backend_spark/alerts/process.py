@@ -39,8 +39,8 @@ from backend_spark.scoring.decode import parse_message, read_reason_codes
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.maintenance import (
     DELETE_EVERY_S,
-    delete_old_rows,
     maintain_tables,
+    trim_tables,
 )
 from backend_spark.tables.reader import DeltaTables, read_transactions
 from backend_spark.tables.schemas import ALERTS
@@ -293,7 +293,7 @@ def run(settings: BackendSettings) -> None:
     table = tables / TABLE
 
     def trim_alerts() -> None:
-        delete_old_rows(tables, [TABLE], settings.keep, time.time())
+        trim_tables(tables, [TABLE], settings.keep, time.time())
 
     known = read_alert_ids(DeltaTables(tables))
     progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)

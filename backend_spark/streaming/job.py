@@ -52,7 +52,7 @@ from backend_spark.streaming.session import SCORING_POOL, open_session, use_pool
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
 from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
-from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
+from backend_spark.tables.maintenance import DELETE_EVERY_S, trim_tables
 from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from backend_spark.tables.store import Folder, open_table, tables_folder
@@ -294,21 +294,33 @@ def run_replay(
 def run_trim(settings: BackendSettings) -> dict[str, int]:
     """Delete rows that are too old while no job runs.
 
+    A table that another process writes is left out: that one deletes its old rows.
+
     Returns:
         Number of deleted rows by table.
 
     Raises:
-        AlreadyRunningError: A job or the alerts process runs, and deletes them itself.
+        AlreadyRunningError: A job runs, and deletes them itself.
     """
-    data = Path(settings.backend.data)
+    folder = Path(settings.backend.data) / TABLES_FOLDER
+    try:
+        locks = [_hold_tables(settings.backend)]
+    except AlreadyRunningError as error:
+        remedy = "it deletes old rows itself: restart it after a change of [keep]"
+        raise AlreadyRunningError(error.path, remedy) from error
+    free = list(SPARK_TABLES)
+    for name in (each for each in TABLES if each not in SPARK_TABLES):
+        try:
+            locks.append(acquire_lock(folder / f".lock-{name}"))
+            free.append(name)
+        except AlreadyRunningError as error:
+            log.warning(
+                "table %s is left out: the process that holds %s deletes its old rows "
+                "itself", name, error.path,
+            )  # fmt: skip
     tables = tables_folder(settings.backend)
-    others = ("alerts", "forecasts", "analyses")
-    locks = [
-        _hold_tables(settings.backend),
-        *(acquire_lock(data / TABLES_FOLDER / f".lock-{name}") for name in others),
-    ]
-    create_tables(tables, others)
-    deleted = delete_old_rows(tables, TABLES, settings.keep, time.time())
+    create_tables(tables, free)
+    deleted = trim_tables(tables, free, settings.keep, time.time())
     for lock in locks:
         os.close(lock)
     return deleted
@@ -354,12 +366,10 @@ def _prepare(
     def score(must_stop: Callable[[], bool]) -> None:
         run_pass(session, scored, must_stop)
 
-    def trim_tables() -> None:
-        delete_old_rows(scored.tables, SPARK_TABLES, settings.keep, time.time())
+    def trim() -> None:
+        trim_tables(scored.tables, SPARK_TABLES, settings.keep, time.time())
 
-    passes = ScoringSchedule(
-        score, settings.score.every_s, scored.maintain, trim_tables
-    )
+    passes = ScoringSchedule(score, settings.score.every_s, scored.maintain, trim)
     gate = BatchGate(number_batches(settings, scored, start), pulse=pulse)
     return gate, passes, start
 

@@ -174,8 +174,8 @@ def delete_old_rows(
 ) -> dict[str, int]:
     """Delete rows that are older than the settings allow.
 
-    Their files are deleted by a vacuum a day later; older versions can be read until
-    then.
+    A vacuum deletes their files when they are a day old; older versions can be read
+    until then.
 
     Args:
         tables: Folder of the tables.
@@ -199,6 +199,19 @@ def delete_old_rows(
             log.info(
                 "%s: deleted %d rows older than %d days", name, deleted[name], days
             )
+    return deleted
+
+
+def trim_tables(
+    tables: Folder, names: Iterable[str], keep: KeepSection, now_s: float
+) -> dict[str, int]:
+    """Delete rows as `delete_old_rows` does, and the files of earlier deletions.
+
+    For the arguments and the result see there.
+    """
+    deleted = delete_old_rows(tables, names, keep, now_s)
+    for name in deleted:
+        _vacuum(tables / name)
     return deleted
 
 

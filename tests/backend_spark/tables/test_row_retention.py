@@ -1,6 +1,7 @@
 """Retention of rows by age, and reading of the tables by other programs."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,51 @@ def test_trim_is_rejected_while_the_job_runs(make_data: Callable[[str], Any]) ->
     fill(data.folder / "tables", "bronze", 5)
     lock = data.folder / "checkpoints" / ".lock-score"
     held = acquire_lock(lock)
-    with pytest.raises(AlreadyRunningError, match="another process holds"):
+    with pytest.raises(AlreadyRunningError, match=r"restart it after a change of \[k"):
         job.run_trim(data.settings)
     os.close(held)
 
     assert job.run_trim(data.settings) == {"bronze": 5}
+
+
+def test_trim_leaves_out_the_alerts_of_a_running_process(
+    make_data: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They run while scoring is stopped; on a full disk nothing could be trimmed."""
+    data = make_data("[keep]\nbronze_days = 3\nalerts_days = 3\n")
+    tables = data.folder / "tables"
+    for name in ("bronze", "alerts"):
+        fill(tables, name, 5)
+    held = acquire_lock(tables / ".lock-alerts")
+    first = job.run_trim(data.settings)
+    os.close(held)
+
+    assert first == {"bronze": 5}
+    assert "table alerts is left out" in caplog.text
+    assert job.run_trim(data.settings) == {"bronze": 0, "alerts": 5}
+
+
+def test_trim_deletes_the_files_of_an_earlier_one(
+    make_data: Callable[[str], Any],
+) -> None:
+    """A running job did it only after 5,000 batches."""
+    data = make_data("[keep]\nbronze_days = 3\n")
+    fill(data.folder / "tables", "bronze", 5)
+    job.run_trim(data.settings)
+    table = data.folder / "tables/bronze"
+    before = [*table.glob("*.parquet")]
+    for commit in (table / "_delta_log").glob("*.json"):
+        commit.write_text(
+            re.sub(
+                r'"deletionTimestamp":(\d+)',
+                lambda found: f'"deletionTimestamp":{int(found[1]) - 2 * DAY_S * 1000}',
+                commit.read_text(),
+            )
+        )
+    job.run_trim(data.settings)
+
+    assert len(before) == 5
+    assert [*table.glob("*.parquet")] == []
 
 
 def test_silver_days_below_the_need_of_levels_are_rejected(tmp_path: Path) -> None:
