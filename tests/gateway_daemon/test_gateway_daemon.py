@@ -1,6 +1,7 @@
 """Manager and gateway as processes on real brokers, tested over plain MQTT."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -310,6 +311,33 @@ def test_administrator_lists_and_changes_areas(system: System) -> None:
     explanation = admin(system, "why", "/5/1").stdout
     assert "serves /: the closest area" in explanation
     assert f"127.0.0.1:{system.distributed.port} holds /" in explanation
+
+
+def test_runbook_gives_the_area_of_a_broker_that_is_gone_to_another(
+    system: System, make_broker: Callable[[], Broker]
+) -> None:
+    """The commands of the page, in its order."""
+    old, new = make_broker(), make_broker()
+    page = Path(__file__).parents[2] / "docs/how-to/runbooks.md"
+    section = page.read_text("utf-8").partition("\n## 4. ")[2].partition("\n## ")[0]
+    commands = re.findall(
+        r"^\d\. `gateway-daemon admin .*admin.toml (.+?)`", section, re.MULTILINE
+    )
+    assert admin(system, "add-broker", "/3/1", old.url).returncode == 0
+    old.kill()
+    analyst = Client(new.endpoint, "analyst", "/3/1/#")
+    urls = {
+        "mqtts://broker.example:8883": old.url,
+        "mqtts://other.example:8883": new.url,
+    }
+    for command in commands:
+        done = admin(system, *(urls.get(word, word) for word in command.split()))
+        assert done.returncode == 0, done.stderr
+    writer = Client(system.local.endpoint, "writer")
+    writer.publish("/forward/3/1/2/pri5", pack(1))
+    wait_until(lambda: analyst.got)
+
+    assert len(commands) == 3
 
 
 def test_refused_admin_command_states_the_reason(system: System) -> None:
