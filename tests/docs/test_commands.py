@@ -342,7 +342,7 @@ def machine(
 ) -> Iterator[Machine]:
     """A machine with our commands, and brokers at the ports of the pages."""
     ports = {port: str(make_broker().port) for port in ("1883", "1884", "1885")}
-    ports |= {port: str(free_port()) for port in ("8883", "8884", "8088")}
+    ports |= {port: str(free_port()) for port in ("8883", "8884", "8088", "9466")}
     made = Machine(tmp_path, **ports, **{"gw-otani.example": "127.0.0.1"})
     for name in (*PACKAGES, END):
         (tmp_path / "bin" / name).write_text(CLIENT_SCRIPT)

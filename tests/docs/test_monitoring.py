@@ -131,6 +131,26 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(
     assert used - set().union(*exported()) == set()
 
 
+def test_metrics_of_alerts_are_those_of_jobs_that_are_scraped() -> None:
+    """The signer was none, so the alert about its requests never fired."""
+    page = (FOLDER / "monitoring.md").read_text("utf-8")
+    jobs = set(re.findall(r"- job_name: (\w+)", page))
+    reference = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
+    parts = re.split(r"^## (.+)$", reference, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    scraped = {
+        name
+        for title, text in sections.items()
+        if set(title.lower().replace("ingester", "ingest").split()) & jobs
+        for name in re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
+    }
+    (away,) = (rule["expr"] for rule in rules() if rule["alert"] == "DaemonAway")
+    used = {name for rule in rules() for name, _ in METRIC.findall(rule["expr"])}
+
+    assert used - scraped == set()
+    assert set(re.findall(r"\w+", away.partition('"')[2].partition('"')[0])) == jobs
+
+
 def test_labels_in_expressions_are_those_of_the_metric() -> None:
     """A wrong label selects nothing, so the alert would never fire."""
     page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
