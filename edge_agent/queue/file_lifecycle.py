@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import logging
 import os
 import sqlite3
@@ -134,7 +135,9 @@ class QueueFile:
             if self._is_suspect:
                 self._suspect_mark.unlink()
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
-            return Store(self.path, db), SpaceReserve(self.path)
+            reserve = SpaceReserve(self.path)
+            self._give_to_owner()
+            return Store(self.path, db), reserve
         except OSError as error:
             self.close()
             if isinstance(error, QueueFileError):
@@ -193,12 +196,29 @@ class QueueFile:
             raise QueueFileError(
                 str(self.path), "another process uses it; stop the agent first"
             ) from error
-        return self._replace_damaged("repair was requested")
+        try:
+            return self._replace_damaged("repair was requested")
+        finally:
+            self._give_to_owner()
 
     def close(self) -> None:
         """Release the locks."""
+        self._give_to_owner()
         for file in self._locks:
             file.close()
+
+    def _give_to_owner(self) -> None:
+        """As root, give our files to the owner of their folder: the agent's user.
+
+        An agent that cannot write one of them keeps its messages in memory only.
+        """
+        if os.geteuid() != 0:
+            return
+        folder = self.path.parent.stat()
+        for file in self.path.parent.glob(f"{glob.escape(self.path.name)}*"):
+            with suppress(OSError):  # it is gone meanwhile, or FAT has no owners
+                if file.lstat().st_uid == 0:
+                    os.lchown(file, folder.st_uid, folder.st_gid)
 
     def _lock_file(self, kind: str) -> IO[bytes]:
         file = Path(f"{self.path}.{kind}").open("ab")  # noqa: SIM115 - held until close

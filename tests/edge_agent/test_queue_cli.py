@@ -1,6 +1,7 @@
 """The commands on a queue file, with and without a running agent."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from edge_agent.cli import cli
 from edge_agent.cli.queue import queue_commands
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -165,6 +167,29 @@ def test_repair_is_refused_while_the_agent_runs(
     assert refused.exit_code == 1
     assert "stop the agent first" in refused.output
     assert repaired["saved"] == 10
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_files_that_root_makes_belong_to_the_user_of_the_agent(tmp_path: Path) -> None:
+    """With files of root the agent kept its messages in memory only."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    path = tmp_path / "node.toml"
+    path.write_text(NODE.format(folder=folder))
+
+    def run_by_root(*arguments: str, text: str = "") -> set[tuple[int, int]]:
+        done = CliRunner().invoke(cli, [*arguments, "--config", str(path)], text)
+        assert done.exit_code == 0, done.output
+        found = [each.stat() for each in folder.iterdir()]
+        return {(each.st_uid, each.st_gid) for each in found}
+
+    message = '{"pri": 5, "e": [{"n": "test", "u": "mm", "v": 1.0}]}\n'
+    assert run_by_root("send", text=message) == {(12345, 12346)}
+    assert run_by_root("queue", "repair") == {(12345, 12346)}
+    names = {each.name for each in folder.iterdir()}
+    assert {"queue.db", "queue.db.lock", "queue.db.reserve"} <= names
+    assert "queue.db.damaged-1" in names
 
 
 def test_command_without_a_queue_file_is_an_error(tmp_path: Path) -> None:
