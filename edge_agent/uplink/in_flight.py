@@ -61,7 +61,8 @@ class FlightLimits:
 
     Attributes:
         window_bytes: Maximum bytes in flight; fewer on a slow link.
-        max_awaiting: Maximum number of messages that await a receipt.
+        max_awaiting: Maximum number of messages that await a receipt; for an urgent
+            one, those of lower priorities do not count.
         resend_after_s: Time without a receipt after which a message is sent again.
         offer_grace_s: Time that a new link has to offer receipts.
         refused_pause_s: First pause before a refused message is sent again.
@@ -279,8 +280,8 @@ class InFlight:
         timeout_s = SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
         return self.silence_s(now_s) > timeout_s
 
-    def sendable_bytes(self, now_s: float, *, is_urgent: bool = False) -> int:
-        """Bytes that may be sent now in one write; 0 when none may be.
+    def sendable_bytes(self, now_s: float, priority: int = LADDER.default) -> int:
+        """Bytes that may be sent now in a write of a priority; 0 when none may be.
 
         Less than a segment is not returned, so that small messages share segments, and
         less than the largest recent message only from half a window on.
@@ -289,13 +290,11 @@ class InFlight:
         answers may come seconds later than the link carries messages again.
         """
         is_paused = not self._is_up or now_s < self._paused_until_s
-        is_full = (
-            len(self._awaiting) >= self._limits.max_awaiting or self.free_slots <= 0
-        )
+        is_full = self._awaits_too_many(priority) or self.free_slots <= 0
         if is_paused or is_full:
             return 0
         limit_bytes = self._window.limit_bytes
-        if is_urgent:
+        if LADDER.is_urgent(priority):
             segments = 1 + int(self.silence_s(now_s) / SILENT_SEGMENT_S)
             free_bytes = limit_bytes - self._window.bytes_in_flight
             return max(free_bytes + segments * SEGMENT_BYTES, 0)
@@ -304,6 +303,17 @@ class InFlight:
         whole_bytes = max(SEGMENT_BYTES, self._window.largest_bytes)
         fills_segment = is_idle or free_bytes >= min(limit_bytes // 2, whole_bytes)
         return max(free_bytes, 0) if fills_segment else 0
+
+    def _awaits_too_many(self, priority: int) -> bool:
+        """Whether too many messages await a receipt to send one of a priority.
+
+        A gateway that stores no routine messages may still store urgent ones.
+        """
+        count, most = len(self._awaiting), self._limits.max_awaiting
+        if count >= most and LADDER.is_urgent(priority):
+            awaiting = self._awaiting.values()
+            count = sum(sent.message.priority >= priority for sent in awaiting)
+        return count >= most
 
     def pace_wait_s(self, now_s: float) -> float | None:
         """Time until the pace permits a segment; None when it is not the limit."""

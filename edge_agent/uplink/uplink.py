@@ -387,7 +387,7 @@ class Uplink:
                 break
             if not loads:
                 is_urgent = LADDER.is_urgent(priority)
-                free_bytes = self._in_flight.sendable_bytes(now_s, is_urgent=is_urgent)
+                free_bytes = self._in_flight.sendable_bytes(now_s, priority)
             elif is_urgent and not LADDER.is_urgent(priority):
                 break
             wait_s = self._limiter.wait_s(priority, now_s)

@@ -24,6 +24,7 @@ from experiments.bench.simulated_link import (
     LinkPlan,
     SimulatedLink,
 )
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 SUBSCRIPTION_BYTES = 80
@@ -220,7 +221,7 @@ class _Run:
     def _send(self, uplink: _Uplink, now_s: float) -> None:
         flight = uplink.flight
         while uplink.waiting:
-            free_bytes = flight.sendable_bytes(now_s, is_urgent=True)
+            free_bytes = flight.sendable_bytes(now_s, LADDER.top)
             count = _fitting([URGENT_BYTES] * len(uplink.waiting), free_bytes)
             if not count:
                 break

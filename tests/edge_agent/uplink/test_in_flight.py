@@ -58,9 +58,9 @@ def test_silence_does_not_hold_back_urgent_messages() -> None:
     f.on_sent(1, (message(1),), FRAME_BYTES, 0.0)
     f.on_sent(2, (message(2),), SEGMENT_BYTES, 0.0)
 
-    assert f.sendable_bytes(1.9, is_urgent=True) == 0
-    assert f.sendable_bytes(2.1, is_urgent=True) == SEGMENT_BYTES
-    assert f.sendable_bytes(4.1, is_urgent=True) == 2 * SEGMENT_BYTES
+    assert f.sendable_bytes(1.9, 5) == 0
+    assert f.sendable_bytes(2.1, 5) == SEGMENT_BYTES
+    assert f.sendable_bytes(4.1, 5) == 2 * SEGMENT_BYTES
     assert f.sendable_bytes(9.9) == 0
 
 
@@ -118,12 +118,12 @@ def test_window_is_larger_for_urgent_messages() -> None:
     f = make_in_flight()
     f.on_sent(1, (message(1),), 299, 0.0)
 
-    assert (f.sendable_bytes(0.05), f.sendable_bytes(0.05, is_urgent=True)) == (
+    assert (f.sendable_bytes(0.05), f.sendable_bytes(0.05, 5)) == (
         0,
         SEGMENT_BYTES + 1,
     )
     f.on_sent(2, (message(2),), SEGMENT_BYTES - 300, 0.0)
-    assert f.sendable_bytes(0.05, is_urgent=True) == 301
+    assert f.sendable_bytes(0.05, 5) == 301
 
 
 def test_round_trip_of_the_subscription_opens_the_window() -> None:
@@ -232,6 +232,18 @@ def test_too_many_messages_without_receipt_stop_sending() -> None:
         f.on_published(seq, None, 0.0)
 
     assert f.sendable_bytes(0.2) == 0
+
+
+def test_messages_without_receipt_do_not_stop_more_urgent_ones() -> None:
+    """A gateway with a full disk stores only urgent ones, and they waited 14 s."""
+    f = make_in_flight()
+    for seq, priority in enumerate((3, 3, 3, 3, 4, 4, 4, 5, 5, 5)):
+        if seq != 3:
+            assert f.sendable_bytes(0.0, priority) > 0
+        f.on_sent(seq, (message(seq, priority),), 1, 0.0)
+        f.on_published(seq, None, 0.0)
+
+    assert [f.sendable_bytes(0.1, p) for p in (1, 3, 4, 5)] == [0, 0, 0, 0]
 
 
 def test_custody_ends_with_puback_after_the_grace_without_an_offer() -> None:

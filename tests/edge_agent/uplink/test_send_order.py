@@ -116,14 +116,19 @@ class Bench:
     """An uplink with scripted connections, whose clock the test sets."""
 
     def __init__(
-        self, limiter: RateLimiter | None = None, *, is_relay: bool = False
+        self,
+        limiter: RateLimiter | None = None,
+        *,
+        is_relay: bool = False,
+        max_awaiting: int = 2000,
     ) -> None:
+        limits = FlightLimits(offer_grace_s=3.0, max_awaiting=max_awaiting)
         self.queue = InterruptedQueue("n1", "boot", 10_000_000)
         self.connections: list[ScriptedConnection] = []
         self.later_s = 0.0
         self.uplink = Uplink(
             self.queue,
-            SenderProfile("n1", is_relay, limits=FlightLimits(offer_grace_s=3.0)),
+            SenderProfile("n1", is_relay, limits=limits),
             self._connect,
             limiter or RateLimiter(None),
             lambda: time.monotonic() + self.later_s,
@@ -288,6 +293,20 @@ def test_message_chosen_before_a_reconnect_is_not_sent_on_the_new_connection(
     )
 
     assert bench.link.sent == [*URGENT, *URGENT, 3]
+
+
+def test_urgent_message_does_not_wait_for_receipts_of_routine_ones() -> None:
+    """A gateway with a full disk acknowledges all, and stores urgent ones only."""
+    node = Bench(max_awaiting=3)
+    node.put(3, 3, 3, 3, 3)
+
+    def put_alarm() -> None:
+        node.acknowledge()
+        node.put(3, 5)
+
+    node.run(node.start, node.acknowledge, put_alarm)
+
+    assert node.link.sent == [3, 3, 3, 3, 3, 5]
 
 
 @pytest.mark.parametrize(
