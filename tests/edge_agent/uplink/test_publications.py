@@ -399,7 +399,7 @@ def test_compact_form_of_a_nodes_message() -> None:
 
 
 def test_id_that_a_client_gave_as_a_property_is_sent_on() -> None:
-    """A store refuses a message without an id, and the relay would repeat it for ever."""
+    """A store refuses a message without an id, and a relay repeats it for ever."""
     sent = sent_by_relay(COMPACT_STORE, given_id=NODE_ID)
 
     assert sent.message_id == str(NODE_ID)
