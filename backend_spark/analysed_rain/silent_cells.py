@@ -21,11 +21,12 @@ import pyarrow.dataset as ds
 from backend_spark.analysed_rain.cells import AnalysedLevels, Row
 from backend_spark.scoring.holds import (
     GRACE_S,
-    LOW_HOLD_S,
     NO_LIMITS,
+    UNKNOWN,
     HoldLimits,
     PresentLevel,
 )
+from backend_spark.scoring.observation import step_end_s
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import UTC_TIME
 from backend_spark.tables.store import Folder
@@ -40,6 +41,16 @@ COLUMNS: Final = (
 )
 GRACE: Final = timedelta(seconds=GRACE_S)
 _MICRO: Final = 1_000_000
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+
+NO_READINGS: Final[Row] = {
+    **dict.fromkeys(COLUMNS),
+    "at": _NEVER,
+    "state": UNKNOWN,
+    "reasons": (),
+    "reason_codes": (),
+}
+"""Base of a cell with a node of whose readings no row is known."""
 
 
 @dataclass
@@ -49,12 +60,11 @@ class SilentCells:
     Attributes:
         tables: Folder of the tables.
         limits: When holds of levels end.
-        raised: Cells whose newest row is one by the analyses; None: not read yet.
     """
 
     tables: Folder
     limits: HoldLimits = NO_LIMITS
-    raised: set[str] | None = field(default=None, init=False)
+    _bases: dict[str, Row] | None = field(default=None, init=False)
 
     def reporting_cells(self, at_us: int) -> set[str]:
         """Cells whose newest row by readings is recent at a time, Unix microseconds."""
@@ -72,69 +82,104 @@ class SilentCells:
         """
         rows = list(analysed)
         last = self._newest({row["cell"] for row in rows} & {*with_nodes})
-        bases = self._bases(last)
+        bases = self._known_bases()
         found: list[Row] = []
         for analysis in rows:
-            cell, base = analysis["cell"], bases.get(analysis["cell"])
-            if base is not None and _time(analysis["at"]) - base["at"] <= GRACE:
+            cell = analysis["cell"]
+            if cell not in with_nodes:
+                found.append(analysis)
+                bases.setdefault(cell, NO_READINGS)
                 continue
-            present = self._present(base, analysis)
-            row = _joined(analysis, base, present)
-            if not self._is_needed(row, last.get(cell), present):
-                continue
-            found.append(row)
-            if cell in last:
-                last[cell] = max(last[cell], _with_times(row), key=_at)
-        self._known_raised().update({row["cell"] for row in found} & {*with_nodes})
+            newest = last.get(cell, NO_READINGS)
+            base = bases.get(cell, newest)
+            row = self._row_on(base, analysis, newest)
+            if row is not None:
+                found.append(row)
+                bases[cell] = base
+                last[cell] = max(newest, _with_times(row), key=_at)
         return found
 
-    def rows_after(self, cells: Iterable[str], levels: AnalysedLevels) -> list[Row]:
+    def rows_after(
+        self, earliest_us: Mapping[str, int], levels: AnalysedLevels
+    ) -> list[Row]:
         """The rows by the analyses after the newest readings of cells, made again.
 
         Args:
-            cells: Cells whose readings were scored.
+            earliest_us: Cells whose readings were scored, and Unix microseconds of the
+                first of these.
             levels: Levels by the analyses.
         """
-        known = self._known_raised()
-        touched = known.intersection(cells)
+        bases = self._known_bases()
+        touched = earliest_us.keys() & bases.keys()
         if not touched:
             return []
-        newest = self._newest(touched)
-        ended = {cell for cell, row in newest.items() if row["n_nodes"]}
-        known -= ended
-        bases = self._bases(newest)
-        times_us = self._times_after(bases, touched - ended)
+        changed = self._newest_by_readings({c: earliest_us[c] for c in touched})
+        bases.update(changed)
+        for cell, row in self._newest(touched).items():
+            if row["n_nodes"]:
+                del bases[cell]
+        times_us = self._times_after({c: bases[c] for c in changed if c in bases})
         analysed = levels.rows(set().union(*times_us.values()), cells=times_us)
         return [
-            _joined(row, base, self._present(base, row))
+            _joined(row, bases[row["cell"]], self._present(bases[row["cell"]], row))
             for row in analysed
             if row["at"] in times_us[row["cell"]]
-            for base in (bases.get(row["cell"]),)
         ]
 
-    def _known_raised(self) -> set[str]:
-        if self.raised is None:
-            newest = DeltaTables(self.tables).newest().select(["cell", "n_nodes"])
-            without = pc.equal(pc.fill_null(newest["n_nodes"], 1), 0)
-            self.raised = set(newest.filter(without)["cell"].to_pylist())
-        return self.raised
-
-    def _present(self, base: Row | None, analysis: Row) -> PresentLevel | None:
-        """What the base is at the time of an analysis; None without one."""
-        if base is None:
+    def _row_on(self, base: Row, analysis: Row, newest: Row) -> Row | None:
+        """A row by an analysis on the base; None if it states nothing new."""
+        at = _time(analysis["at"])
+        if at <= base["at"] or (newest is base and at - base["at"] <= GRACE):
             return None
+        present = self._present(base, analysis)
+        row = _joined(analysis, base, present)
+        if _is_raised(analysis, base, present) or at <= newest["at"]:
+            return row
+        shown = PresentLevel.of_row(newest, at.timestamp(), self.limits)
+        is_same = (shown.level, shown.state) == (present.level, present.state)
+        is_same &= newest["notice_level"] == base["notice_level"]
+        return None if is_same else row
+
+    def _present(self, base: Row, analysis: Row) -> PresentLevel:
+        """What the base is at the time of an analysis."""
         return PresentLevel.of_row(base, _time(analysis["at"]).timestamp(), self.limits)
 
-    def _is_needed(
-        self, row: Row, last: Row | None, present: PresentLevel | None
-    ) -> bool:
-        """Whether a row states what the newest of its cell does not."""
-        at = _time(row["at"])
-        if last is None or present is None or at <= last["at"]:
-            return True
-        shown = PresentLevel.of_row(last, at.timestamp(), self.limits)
-        is_raised = row["level"] != present.level
-        return is_raised or (shown.level, shown.state) != (present.level, present.state)
+    def _known_bases(self) -> dict[str, Row]:
+        """Base of each cell whose newest row is one by the analyses."""
+        if self._bases is None:
+            tables = DeltaTables(self.tables)
+            newest = tables.newest().select(["cell", "n_nodes"])
+            without = pc.equal(pc.fill_null(newest["n_nodes"], 1), 0)
+            cells = set(newest.filter(without)["cell"].to_pylist())
+            ends_s = {
+                row["cell"]: step_end_s(row["at"].timestamp())
+                for row in tables.nodes(["cell", "at"]).sort_by("at").to_pylist()
+                if row["cell"] in cells and row["at"] is not None
+            }
+            is_end = ds.field("at").isin(_times({*ends_s.values()}))
+            known = self._by_readings(ends_s, is_end)
+            self._bases = dict.fromkeys(cells, NO_READINGS) | known
+        return self._bases
+
+    def _newest_by_readings(self, since_us: Mapping[str, int]) -> dict[str, Row]:
+        """The newest row by readings of each cell, if it is not before a time."""
+        since = _time(min(since_us.values(), default=0))
+        found = self._by_readings(since_us, ds.field("at") >= since)
+        return {c: row for c, row in found.items() if row["at"] >= _time(since_us[c])}
+
+    def _by_readings(
+        self, cells: Collection[str], condition: ds.Expression
+    ) -> dict[str, Row]:
+        """The newest row by readings of each cell, of those that meet a condition."""
+        is_wanted = ds.field("cell").isin(pa.array(sorted(cells), pa.string()))
+        is_wanted &= condition & (ds.field("n_nodes") > 0)
+        dataset = DeltaTables(self.tables).dataset("levels")
+        keys = dataset.to_table(["cell", "at"], filter=is_wanted)
+        newest = keys.group_by("cell").aggregate([("at", "max")]).to_pylist()
+        ends = {row["cell"]: row["at_max"] for row in newest}
+        is_end = ds.field("at").isin(pa.array(sorted({*ends.values()}), UTC_TIME))
+        rows = dataset.to_table(list(COLUMNS), filter=is_wanted & is_end).to_pylist()
+        return {r["cell"]: r for r in rows if r["at"] == ends[r["cell"]]}
 
     def _newest(self, cells: Collection[str]) -> dict[str, Row]:
         """The newest row of each cell."""
@@ -142,74 +187,63 @@ class SilentCells:
         some = pc.is_in(newest["cell"], pa.array(sorted(cells), pa.string()))
         return {row["cell"]: row for row in newest.filter(some).to_pylist()}
 
-    def _bases(self, newest: Mapping[str, Row]) -> dict[str, Row]:
-        """The newest row by readings of each cell, as far back as a hold may last."""
-        found = {cell: row for cell, row in newest.items() if row["n_nodes"] != 0}
-        rest = sorted(newest.keys() - found)
-        if not rest:
-            return found
-        oldest = min(newest[cell]["at"] for cell in rest)
-        since = oldest - timedelta(seconds=max(self.limits.hold_s, LOW_HOLD_S))
-        is_wanted = (
-            ds.field("cell").isin(pa.array(rest, pa.string()))
-            & (ds.field("at") >= since)
-            & (ds.field("n_nodes") > 0)
-        )
-        dataset = DeltaTables(self.tables).dataset("levels")
-        keys = dataset.to_table(["cell", "at"], filter=is_wanted)
-        times = keys.group_by("cell").aggregate([("at", "max")]).to_pylist()
-        ends = {row["cell"]: row["at_max"] for row in times}
-        is_end = ds.field("at").isin(pa.array(sorted({*ends.values()}), UTC_TIME))
-        rows = dataset.to_table(list(COLUMNS), filter=is_wanted & is_end).to_pylist()
-        return found | {r["cell"]: r for r in rows if r["at"] == ends[r["cell"]]}
-
-    def _times_after(
-        self, bases: Mapping[str, Row], cells: Collection[str]
-    ) -> dict[str, set[int]]:
+    def _times_after(self, bases: Mapping[str, Row]) -> dict[str, set[int]]:
         """Times (Unix microseconds) of the rows of cells after their bases."""
-        is_wanted = ds.field("cell").isin(pa.array(sorted(cells), pa.string()))
-        is_wanted &= ds.field("n_nodes") == 0
-        since = [bases[cell]["at"] for cell in cells if cell in bases]
-        if since:
-            is_wanted &= ds.field("at") > min(since)
+        found: dict[str, set[int]] = {cell: set() for cell in bases}
+        if not bases:
+            return found
+        is_wanted = ds.field("cell").isin(pa.array(sorted(bases), pa.string()))
+        is_wanted &= ds.field("at") > min(base["at"] for base in bases.values())
         dataset = DeltaTables(self.tables).dataset("levels")
-        rows = dataset.to_table(["cell", "at"], filter=is_wanted).to_pylist()
-        found: dict[str, set[int]] = {cell: set() for cell in cells}
-        for row in rows:
-            base = bases.get(row["cell"])
-            if base is None or row["at"] > base["at"]:
+        for row in dataset.to_table(["cell", "at"], filter=is_wanted).to_pylist():
+            if row["at"] > bases[row["cell"]]["at"]:
                 found[row["cell"]].add(round(row["at"].timestamp()) * _MICRO)
         return found
 
 
-def _joined(analysis: Row, base: Row | None, present: PresentLevel | None) -> Row:
+def _joined(analysis: Row, base: Row, present: PresentLevel) -> Row:
     """A row by the analyses on what the base is at its time."""
-    if base is None or present is None:
-        return analysis
     names = ("reasons", "reason_codes")
-    given = {name: base[name] or [] for name in names}
-    if (analysis["level"] or LOWEST) > (present.level or LOWEST):
-        has_more = present.level is not None and present.level > LOWEST
-        more = given if has_more else {name: [] for name in names}
-        return analysis | {name: [*analysis[name], *more[name]] for name in names}
+    level, held = analysis["level"] or LOWEST, present.level or LOWEST
+    given = {name: [*(base[name] or ())] if held > LOWEST else [] for name in names}
+    if not _is_raised(analysis, base, present):
+        return analysis | _as_held(base, present)
+    if level >= held:
+        return analysis | {name: [*analysis[name], *given[name]] for name in names}
+    both = {name: [*given[name], *analysis[name]] for name in names}
+    return analysis | _as_held(base, present) | both | {"notice_level": level}
+
+
+def _is_raised(analysis: Row, base: Row, present: PresentLevel) -> bool:
+    """Whether an analysis has a higher level for notices than the base then has."""
+    noticed = None if present.level is None else base["notice_level"] or present.level
+    return (analysis["level"] or LOWEST) > (noticed or LOWEST)
+
+
+def _as_held(base: Row, present: PresentLevel) -> Row:
+    """Columns of the level that a base has."""
     known_s = present.known_until_s
     known_us = None if known_s is None else round(known_s * _MICRO)
     held = {"level": present.level, "state": present.state, "known_until": known_us}
     if present.level is not None:
-        return analysis | held | given | {"notice_level": base["notice_level"]}
+        texts = {name: [*(base[name] or ())] for name in ("reasons", "reason_codes")}
+        return held | texts | {"notice_level": base["notice_level"]}
     ended = []
     if base["level"] is not None and known_s is not None:
         level, until_s = base["level"], round(known_s)
         ended = [Reason(ReasonCode.HOLD_ENDED, level=level, known_until_s=until_s)]
-    texts = list(map(render_english, ended)), list(map(reason_to_json, ended))
-    return analysis | held | dict(zip(names, texts, strict=True))
+    return held | {
+        "reasons": list(map(render_english, ended)),
+        "reason_codes": list(map(reason_to_json, ended)),
+    }
 
 
 def _with_times(row: Row) -> Row:
     """A row with its times as those of stored rows."""
     known = row["known_until"]
     until = None if known is None else _time(known)
-    return row | {"at": _time(row["at"]), "known_until": until}
+    stored = {name: row.get(name) for name in COLUMNS}
+    return stored | {"at": _time(row["at"]), "known_until": until}
 
 
 def _at(row: Row) -> datetime:
@@ -219,3 +253,7 @@ def _at(row: Row) -> datetime:
 
 def _time(us: int) -> datetime:
     return datetime.fromtimestamp(us / _MICRO, UTC)
+
+
+def _times(ends_s: Iterable[int]) -> pa.Array:
+    return pa.array([end_s * _MICRO for end_s in sorted(ends_s)], UTC_TIME)

@@ -366,7 +366,7 @@ class ScoringPipeline:
     def _revise_analysed(self, changes: ReceivedChanges) -> None:
         """Write the levels by analyses after readings that were scored again."""
         scored = self._scored_import()
-        if scored < 0:
+        if scored < 0:  # no analyses, or a replay
             return
         criteria = self.cell_rules.current_table()
         analysed = AnalysedLevels(self.tables, criteria, scored)

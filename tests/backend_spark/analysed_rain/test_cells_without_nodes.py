@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,13 @@ class SilentCell:
         rows = DeltaTables(self.pipeline.tables).levels().to_pylist()
         some = [r for r in rows if r["cell"] == self.cell and not r["n_nodes"]]
         return sorted(some, key=lambda row: row["at"])
+
+    def rows_after(self, minutes: int) -> list[dict[str, Any]]:
+        """The rows that are made again after readings from a time on were scored."""
+        pipeline = self.pipeline
+        levels = AnalysedLevels(pipeline.tables, pipeline.cell_rules.table, 99)
+        first_us = round((AT_S + 60 * minutes) * 1e6)
+        return pipeline.silent.rows_after({self.cell: first_us}, levels)
 
     def newest(self) -> dict[str, Any]:
         """Its newest row."""
@@ -230,7 +237,7 @@ def test_rain_that_is_judged_at_no_level_gives_none(
     silent.pipeline.score_analyses()
     rows = [*levels(silent.pipeline), *silent.rows()]
 
-    assert len(rows) == (2 if is_silent else 3)
+    assert len(rows) == 2
     for row in rows:
         assert (row["level"], row["state"]) == (None, "unknown")
         assert row["known_until"] is None
@@ -353,6 +360,73 @@ def test_silent_cell_is_unknown_again_after_its_hold(
     assert ended["reasons"][0].startswith("unknown: level 2 was last judged at")
 
 
+@pytest.mark.parametrize(
+    ("index_mm", "expected"), [(230.0, (5, "held", 4)), (300.0, (5, "judged", None))]
+)
+def test_analyses_raise_the_notice_of_a_silent_cell(
+    silent: SilentCell,
+    load: Drop,
+    index_mm: float,
+    expected: tuple[int, str, int | None],
+) -> None:
+    """A sensor alone had given level 5, and a notice of 3."""
+    silent.report(0, 5, notice_level=3)
+    load(index_mm, 12.0, 40, 3000)
+    silent.pipeline.score_analyses()
+    (row,) = silent.rows()
+
+    assert (row["level"], row["state"], row["notice_level"]) == expected
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_cell_that_is_silent_for_long_is_unknown_without_a_higher_analysis(
+    silent: SilentCell, load: Drop, is_restarted: bool
+) -> None:
+    """Longer than any hold; not level 1."""
+    silent.report(0, 3)
+    days = 24 * 60
+    load(230.0, 12.0, 9 * days, 9 * 86_400 + 600)
+    silent.pipeline.score_analyses()
+    pipeline = replace(silent.pipeline) if is_restarted else silent.pipeline
+    for minutes in (10, 20):
+        load(20.0, 12.0, 9 * days + minutes, 9 * 86_400 + 60 * minutes + 600)
+        pipeline.score_analyses()
+
+    assert [(row["level"], row["state"]) for row in silent.rows()] == [
+        (4, "judged"),
+        (None, "unknown"),
+    ]
+
+
+def test_rows_between_two_readings_are_not_made_again(
+    silent: SilentCell, load: Drop
+) -> None:
+    """They have no nodes either, but rest on readings."""
+    silent.report(0, 4)
+    silent.report(10, 4, n_nodes=0, state="held")
+    silent.report(20, 3)
+    load(230.0, 12.0, 60, 4200)
+    silent.pipeline.score_analyses()
+    rows = silent.rows_after(0)
+
+    assert [row["at"] for row in rows] == [round((AT_S + 3600) * 1e6)]
+    assert rows[0]["level"] == 4
+
+
+def test_first_node_of_a_cell_is_not_hidden_by_its_analyses(
+    silent: SilentCell, load: Drop
+) -> None:
+    """The analysis is of a time when the cell had no node."""
+    load(20.0, 12.0, 40, 3000)
+    silent.pipeline.score_analyses()
+    new = replace(silent, cell=cell_at_mesh(WET))
+    assert new.newest()["level"] == 1
+
+    new.report(30, 5)
+    (row,) = new.rows_after(30)
+    assert (row["level"], row["state"]) == (5, "judged")
+
+
 def test_analyses_do_not_hide_late_readings(silent: SilentCell, load: Drop) -> None:
     """A movement that is received after the analyses, and was before them."""
     silent.report(0, 1)
@@ -360,8 +434,7 @@ def test_analyses_do_not_hide_late_readings(silent: SilentCell, load: Drop) -> N
         load(160.0, 12.0, minutes, 60 * minutes + 600)
     silent.pipeline.score_analyses()
     silent.report(10, 5)
-    levels = AnalysedLevels(silent.pipeline.tables, silent.pipeline.cell_rules.table, 9)
-    rows = silent.pipeline.silent.rows_after([silent.cell], levels)
+    rows = silent.rows_after(10)
 
     assert [(r["level"], r["state"]) for r in rows] == [(5, "judged"), (5, "held")]
     assert rows[1]["known_until"] == round((AT_S + 600) * 1e6)
