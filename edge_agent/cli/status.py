@@ -18,7 +18,7 @@ RUNTIME = "/run/edge-agent"
 
 @click.command("status")
 @click.option(
-    "--run", "folder", type=click.Path(path_type=Path), default=RUNTIME,
+    "--run", "folder", type=click.Path(path_type=Path, readable=False), default=RUNTIME,
     show_default=True, help="The agent's folder under /run.",
 )  # fmt: skip
 @json_option
@@ -31,7 +31,9 @@ def status_command(folder: Path, as_json: bool) -> None:
     try:
         status = load_status(folder)
     except OSError as error:
-        message = f"no status in {folder}: {error.strerror}; is edge-agent started?"
+        is_denied = isinstance(error, PermissionError)
+        remedy = "run it with sudo" if is_denied else "is edge-agent started?"
+        message = f"no status in {folder}: {error.strerror}; {remedy}"
         click.echo(f"{PROGRAM}: {message}", err=True)
         raise SystemExit(EXIT_NOT_OK) from error
     age_s = SystemClock().mono_s() - status["mono_s"]

@@ -203,7 +203,6 @@ RUN = {
     ),
     "docs/how-to/certificates.md": Page(
         {
-            0: "echo secret > /etc/yamamori/ca-password\n",
             3: """mkdir bootfs
 cp /var/lib/yamamori-ca/issued/kochi-0001.key bootfs/
 openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi-0001 \\

@@ -15,13 +15,12 @@ from page_shell import Machine, blocks
 from backend_spark.ingest.segment_log import read_segments
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-node.md"
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """One shell for the whole page, on free ports."""
-    ports = {port: str(free_port()) for port in ("1883", "1884", "1885", "8088")}
+    ports = {port: str(free_port()) for port in ("2883", "2884", "2885", "8088")}
     machine = Machine(tmp_path, **ports)
     typed = [
         f"echo 'command {number} of the page' >&2\n{block}"
@@ -43,6 +42,23 @@ def session(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+@pytest.mark.broker
+def test_programs_are_found_beside_the_broker_that_debian_starts() -> None:
+    """A user's PATH lacks /usr/sbin, and apt starts a broker on 1883."""
+    page = PAGE.read_text("utf-8")
+    (export,) = re.findall(r"`(export PATH=[^`]+)`", page)
+    script = f"{export}; command -v mosquitto edge-agent gateway-daemon backend-spark"
+    root = PAGE.parents[2]
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", "-ec", script], cwd=root, env=path, check=False)
+
+    assert done.returncode == 0
+    assert not re.search(r"-p 1883\b|:1883\b", page)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.long
 def test_commands_of_the_tutorial_give_the_documented_results(
     session: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -1,7 +1,11 @@
 """The status line and the `status` command."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -155,3 +159,22 @@ def test_status_without_an_agent_is_an_error(tmp_path: Path) -> None:
 
     assert "No such file or directory; is edge-agent started?" in result.output
     assert result.exit_code == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user, which needs root")
+def test_status_that_this_user_may_not_read_names_sudo() -> None:
+    """The agent may well be started."""
+    code = (
+        "import os, sys; from edge_agent.cli.status import status_command as command; "
+        "os.setuid(12345); command(['--run', sys.argv[1]])"
+    )
+    with tempfile.TemporaryDirectory() as folder:  # of root, mode 700
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert "Permission denied; run it with sudo" in done.stderr
