@@ -16,7 +16,7 @@ from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_crite
 from backend_spark.errors import CriteriaTableError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
-from backend_spark.scoring.rain import ALONE_LEVEL
+from backend_spark.scoring.judgement import ALONE_LEVEL
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.store import tables_folder
 from service_runtime.files import write_best_effort

@@ -4,8 +4,8 @@ The pipeline scores new messages within seconds, so a level can rise and be revi
 away before the next reading. In an eventful time a pass therefore runs at each
 receipt; in a quiet one, one pass covers up to `LONGEST_S`, with the same result:
 
-* a window is quiet if all its levels are 1 or unknown as before, no reading is flagged,
-  late or missing, and nothing was revised;
+* a window is quiet if all its levels are 1 or unknown as before, also if the rain of
+  the hour went on, no reading is flagged, late or missing, and nothing was revised;
 * another window is undone, and divided; from `SHORTEST_S` on, passes run at receipts.
 """
 
@@ -248,7 +248,13 @@ class ReceiptClock:
             if end_s in rows
         ]
         kinds = {(row["level"], row_state(row)) for row in found}
-        return len(kinds) <= 1 and all(level in {None, LOWEST} for level, _ in kinds)
+        # Within a step a level may be higher than at its end, but not than this one.
+        ahead = [row["level_same"] or LOWEST for row in found]
+        return (
+            len(kinds) <= 1
+            and all(level in {None, LOWEST} for level, _ in kinds)
+            and max(ahead, default=LOWEST) == LOWEST
+        )
 
     def _sudden(self, first: int, upto: int) -> np.ndarray:
         """Whether a reading of a window is flagged, or changes a truth value."""

@@ -25,6 +25,7 @@ from backend_spark.scoring.rain import (
     StepRain,
     cell_rain,
     gap_begins,
+    last_hour,
     rain_reading,
     read_gauge,
 )
@@ -32,7 +33,6 @@ from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.quality import NEIGHBOUR_S
 
 DAY_S: Final = 86_400 + STEP_S
-STEPS_PER_HOUR: Final = 3600 // STEP_S
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ def list_steps(
 
 
 def _hourly_mm(rain: Sequence[StepRain], past: ScoringState | None) -> Iterator[float]:
-    """Rain of the hour before the end of each step."""
+    """Rain of the hour up to each step."""
     before = past.rain.hour if past else ()
-    depths = [step.depth_mm for step in (*before, *rain)]
-    for end in range(len(before) + 1, len(depths) + 1):
-        yield sum(depths[max(0, end - STEPS_PER_HOUR) : end])
+    steps = [*before, *rain]
+    for at in range(len(before), len(steps)):
+        yield sum(step.depth_mm for step in last_hour(steps, at))
 
 
 def _signs(
@@ -185,10 +185,12 @@ def first_changed_s(
 ) -> float:
     """Unix time from which new readings can change rows.
 
-    Includes the steps since the last older reading, which have no rows yet.
+    Includes the steps since the last older reading, which have no rows yet, and the
+    step before, whose state may be that at its last report until the next one.
     """
     if touched_s is None:
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
     from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
-    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])
+    begins_s = gap_begins(observations, touched_s - NEIGHBOUR_S)
+    return min([from_s, *begins_s]) - STEP_S

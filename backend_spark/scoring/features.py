@@ -161,13 +161,13 @@ def make_outlook(
     criteria: Criteria,
     coming: ForecastRain = NO_FORECAST,
 ) -> CellOutlook:
-    """Look ahead of the end of a step, by the hours of the criteria.
+    """Look ahead of a moment, by the hours of the criteria.
 
     Args:
         tanks: Water in the soil at that time.
-        hour: Steps of the last hour.
+        hour: Result of `last_hour`.
         criteria: Criteria of the cell.
-        coming: Official forecast of rain.
+        coming: Official forecast of rain from then on.
     """
     depths = [step.depth_mm for step in hour]
     known = [step.depth_mm for step in hour if step.is_known]
@@ -326,8 +326,3 @@ def find_percentiles(
             for each in found.values():
                 each.add(o)
     return found, kept
-
-
-def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:
-    """Steps of the hour that ends with a step."""
-    return series[max(0, at + 1 - STEPS_PER_HOUR) : at + 1]

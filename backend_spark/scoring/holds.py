@@ -2,9 +2,9 @@
 
 Rain: from the first step with unknown rain, the level by rain is at least that of the
 last step with known rain, until an hour of rain is known again; short gaps in that hour
-make it as much longer. Other sensors: a
-finding of level 3 or more is held from the last sure reading of its sensor, until the
-sensor has given sure readings for an hour again.
+make it as much longer. A step that is not over neither begins nor ends a hold. Other
+sensors: a finding of level 3 or more is held from the last sure reading of its sensor,
+until the sensor has given sure readings for an hour again.
 
 A hold of a level below 3 ends after a day, because "no criterion was reached" is no
 longer known then; that of a higher level ends after `HoldLimits.hold_s`. Without other
@@ -207,10 +207,10 @@ def rain_holds(
     for at, rain in enumerate(states):
         if rain.tanks is None:
             hold = NO_HOLD
-        elif not rain.is_known:
+        elif not rain.is_known and not rain.is_open:
             hold = _in_gap(hold, rain, judge, at)
         elif hold.is_active:
-            hold = _after_gap(hold, judge(at))
+            hold = _after_gap(hold, judge(at), 0 if rain.is_open else STEP_S)
         else:
             hold = NO_HOLD
         yield hold
@@ -234,8 +234,8 @@ def _in_gap(
     return RainHold(held, is_active=True, is_long=is_long, known_s=known_s)
 
 
-def _after_gap(hold: RainHold, now: HeldLevel) -> RainHold:
-    known_s = hold.known_s + STEP_S
+def _after_gap(hold: RainHold, now: HeldLevel, more_s: int) -> RainHold:
+    known_s = hold.known_s + more_s
     if known_s >= RETURN_S:
         return NO_HOLD
     held = hold.held

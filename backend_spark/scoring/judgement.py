@@ -5,16 +5,29 @@ from typing import Final
 
 from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.observation import Observation, last_suspects
-from backend_spark.scoring.rain import (
-    ALONE_LEVEL,
-    RainState,
-    cap_doubtful_rain,
-)
+from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.reviews import is_counted_after_review
 from slope_science.criteria import JUDGED_LEVELS, Criteria
-from slope_science.findings import LOWEST, Finding, combine_findings, judge_rain
+from slope_science.findings import (
+    LOWEST,
+    Finding,
+    Judgement,
+    combine_findings,
+    judge_rain,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
+
+ALONE_LEVEL: Final = 3
+"""Highest level of doubtful rain that nothing else confirms, as at a node."""
+
+WATER_CODES: Final = frozenset({
+    ReasonCode.SOIL_WET,
+    ReasonCode.PORE_TURNED,
+    ReasonCode.PORE_HIGH,
+    ReasonCode.WATER_LEVEL_STEP,
+})
+"""Findings of soil and streams that confirm doubtful rain."""
 
 _LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
@@ -102,3 +115,29 @@ def list_doubts(in_step: Collection[Observation]) -> tuple[Reason, ...]:
         ),
         *notes,
     )
+
+
+def cap_doubtful_rain(
+    judged: Judgement,
+    without: Judgement,
+    sure: RainState,
+    alone_level: int,
+    signs: Iterable[Finding | None],
+) -> Judgement:
+    """Restrict a level that rests on doubtful rain only, and give the reason.
+
+    Args:
+        judged: With all rain.
+        without: Without doubtful rain.
+        sure: Rain and soil water without it.
+        alone_level: Highest level of rain that no sign confirms.
+        signs: Findings of other sensors.
+    """
+    if judged.level == without.level:
+        return judged
+    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
+    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
+    level = judged.level
+    if not any(sign and sign.reason.code in WATER_CODES for sign in signs):
+        level = max(without.level, min(level, alone_level))
+    return Judgement(level, (note, *judged.reasons))

@@ -10,7 +10,6 @@ from backend_spark.scoring.observation import (
     split_by_step,
     step_end_s,
 )
-from slope_science.findings import Finding, Judgement
 from slope_science.quality import Flag, most_rain_mm, restarted_depth_mm
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
@@ -25,6 +24,11 @@ MAX_CATCH_UP_S: Final = 48 * 3600.0
 MIN_COVERED_S: Final = STEP_S / 2
 """Minimum covered time of a step with known rain."""
 
+NOT_BEGUN: Final = 1e-9
+"""Share of a step of which no report has come yet; not 0, so that tanks take it."""
+
+_WHOLE: Final = 1 - 1e-6
+"""Share from which a step is covered; sums of intervals are not exact."""
 
 DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.RANGE,
@@ -88,6 +92,21 @@ def rain_reading(o: Observation) -> RainReading:
 
 
 @dataclass(frozen=True)
+class PartRain:
+    """Rain of a gauge in a step that its last report does not cover to the end.
+
+    Attributes:
+        depth_mm: Depth up to that report.
+        doubted_mm: Part of it from doubtful readings.
+        share: Covered share of the step, 0 to 1.
+    """
+
+    depth_mm: float
+    doubted_mm: float
+    share: float
+
+
+@dataclass(frozen=True)
 class StepRain:
     """Rain of one step.
 
@@ -96,12 +115,32 @@ class StepRain:
         is_known: Whether it is complete; otherwise it is a lower bound.
         doubted_mm: Part of it from doubtful readings only.
         catch_up_h: Length of the gap over which its rain is spread; 0 for none.
+        share: Share of the step up to the last report, where the reports end in it; 1
+            for other steps, and `NOT_BEGUN` for a new one without a report.
+        parts: The gauges whose reports end in it.
     """
 
     depth_mm: float = 0.0
     is_known: bool = False
     doubted_mm: float = 0.0
     catch_up_h: float = 0.0
+    share: float = 1.0
+    parts: tuple[PartRain, ...] = ()
+
+    def completed(self, earlier: "StepRain") -> "StepRain":
+        """The step with rain in place of what its gauges have not reported yet.
+
+        Args:
+            earlier: The step an hour earlier: its rain stands for the same share.
+        """
+        before_mm, sure_mm = earlier.depth_mm, without_doubt(earlier).depth_mm
+        depths, sure = [self.depth_mm], [self.depth_mm - self.doubted_mm]
+        for part in self.parts:
+            rest = 1 - part.share
+            depths.append(part.depth_mm + rest * before_mm)
+            sure.append(part.depth_mm - part.doubted_mm + rest * sure_mm)
+        most_mm = max(depths)
+        return replace(self, depth_mm=most_mm, doubted_mm=most_mm - max(sure))
 
     def notes(self) -> tuple[Reason, ...]:
         """Reason of a step whose rain came with a catch-up."""
@@ -126,6 +165,7 @@ class Gauge:
         catch_up_h: Length of the gap, for steps with the rain of a catch-up.
         gaps_s: Begin and end of the gaps of more than `SPREAD_S`.
         last_s: Time of the last reading; None without any.
+        known_s: Time of the last one whose rain counts in full; None likewise.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
@@ -135,6 +175,7 @@ class Gauge:
     catch_up_h: dict[int, float] = field(default_factory=dict)
     gaps_s: list[tuple[float, float]] = field(default_factory=list)
     last_s: float | None = None
+    known_s: float | None = None
 
     def is_known(self, end_s: int, is_open: bool) -> bool:
         """Whether the rain of a step is known; the open step as far as covered."""
@@ -144,6 +185,25 @@ class Gauge:
             or end_s in self.long_steps
             or (is_open and watched_s > 0)
         )
+
+    def share(self, end_s: int) -> float:
+        """Covered share of a step, 0 to 1."""
+        return min(1.0, self.covered_s.get(end_s, 0.0) / STEP_S)
+
+    def part(self, end_s: int) -> PartRain:
+        """Rain of a step up to the last report in it."""
+        return PartRain(
+            self.depth_mm.get(end_s, 0.0),
+            self.doubted_mm.get(end_s, 0.0),
+            self.share(end_s),
+        )
+
+    def ends_in(self, end_s: int, *, is_last: bool) -> bool:
+        """Whether the reports end in a step, or in the one before if it is the last."""
+        if self.share(end_s) > 0 or not is_last or self.known_s is None:
+            is_over = self.share(end_s) >= _WHOLE or self.share(end_s + STEP_S) > 0
+            return self.share(end_s) > 0 and not is_over
+        return end_s - 2 * STEP_S < self.known_s <= end_s - STEP_S
 
     def may_change(self, at_s: float, reach_s: float = 0.0) -> bool:
         """Whether a later reading may change the rain before a moment.
@@ -175,6 +235,9 @@ def read_gauge(readings: Iterable[RainReading]) -> Gauge:
         depth_mm = _between(before, reading)
         if depth_mm is not None:
             _add_interval(gauge, before, reading, depth_mm)
+        is_known = depth_mm is not None or before is None
+        if is_known and not reading.failed and not reading.low:
+            gauge.known_s = reading.at_s
         if before is not None and reading.at_s - before.at_s > SPREAD_S:
             gauge.gaps_s.append((before.at_s, reading.at_s))
         gauge.last_s = reading.at_s
@@ -214,22 +277,45 @@ def cell_rain(gauges: Sequence[Gauge], ends_s: Sequence[int]) -> list[StepRain]:
     delay a warning.
     """
     last_s = ends_s[-1] if ends_s else 0
-    return [_step_rain(gauges, end_s, end_s == last_s) for end_s in ends_s]
+    return [_step_rain(gauges, end_s, last_s) for end_s in ends_s]
 
 
-def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
+def _step_rain(gauges: Sequence[Gauge], end_s: int, last_s: int) -> StepRain:
     depths = [g.depth_mm.get(end_s, 0.0) for g in gauges]
     sure = [
         depth_mm - g.doubted_mm.get(end_s, 0.0)
         for g, depth_mm in zip(gauges, depths, strict=True)
     ]
     most_mm = max(depths, default=0.0)
+    covered = max((g.share(end_s) for g in gauges), default=0.0)
+    is_new = end_s >= last_s - STEP_S
+    # The gauges of whole steps of the past need no search.
+    is_past = covered >= _WHOLE and not is_new
+    is_over = is_past or any(g.is_known(end_s + STEP_S, True) for g in gauges)
+    parts = () if is_past else _find_parts(gauges, end_s, last_s, is_over)
+    is_ended = parts and not is_over and not any(end_s in g.long_steps for g in gauges)
     return StepRain(
         most_mm,
-        any(g.is_known(end_s, is_open) for g in gauges),
+        any(g.is_known(end_s, is_new and not is_over) for g in gauges),
         max(0.0, most_mm - max(sure, default=0.0)),
         _catch_up_h(gauges, end_s),
+        max(NOT_BEGUN, covered) if is_ended else 1.0,
+        parts,
     )
+
+
+def _find_parts(
+    gauges: Sequence[Gauge], end_s: int, last_s: int, is_over: bool
+) -> tuple[PartRain, ...]:
+    """The gauges whose reports end in a step.
+
+    Where the reports of others go on, one whose next report is due counts in the two
+    newest steps only.
+    """
+    if is_over and end_s < last_s - STEP_S:
+        return ()
+    is_last = end_s == last_s
+    return tuple(g.part(end_s) for g in gauges if g.ends_in(end_s, is_last=is_last))
 
 
 def _catch_up_h(gauges: Iterable[Gauge], end_s: int) -> float:
@@ -302,6 +388,7 @@ class RainState:
         gap_s: Time without rain data.
         history_s: Time since the first rain data.
         missed_s: Time since rain was missed; None if none was.
+        is_open: Whether it is that at the last report, before the end of the step.
     """
 
     r60_mm: float | None = None
@@ -311,6 +398,7 @@ class RainState:
     gap_s: int = 0
     history_s: int = 0
     missed_s: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -361,6 +449,8 @@ def fill_missing(
 ) -> tuple[list[StepRain], dict[int, Reason]]:
     """Fill steps with unknown rain from elsewhere; they stay unknown.
 
+    A new step without a report is not filled: its rain is not missing yet.
+
     Args:
         series: Rain of the steps.
         ends_s: End of each step.
@@ -371,11 +461,29 @@ def fill_missing(
     """
     filled, sources = list(series), {}
     for at, (step, end_s) in enumerate(zip(series, ends_s, strict=True)):
-        found = None if step.is_known else substitute(end_s)
+        is_due = not step.is_known and step.share > NOT_BEGUN
+        found = substitute(end_s) if is_due else None
         if found is not None:
-            filled[at] = replace(step, depth_mm=max(step.depth_mm, found.depth_mm))
+            most_mm = max(step.depth_mm, found.depth_mm)
+            filled[at] = replace(step, depth_mm=most_mm, share=1.0)
             sources[at] = found.reason
     return filled, sources
+
+
+def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:
+    """Steps of the hour up to a step.
+
+    Where reports end in the step, it is the hour up to them: the rain of an hour before
+    stands for what they do not cover.
+    """
+    first = max(0, at + 1 - STEPS_PER_HOUR)
+    hour = list(series[first : at + 1])
+    if series[at].parts:
+        for place in range(max(first, at - 1), at + 1):
+            back = place - STEPS_PER_HOUR
+            earlier = series[back] if back >= 0 else NO_DATA
+            hour[place - first] = series[place].completed(earlier)
+    return hour
 
 
 def rain_states(
@@ -383,7 +491,7 @@ def rain_states(
     state: RainState = RainState(),
     before: Sequence[StepRain] = (),
 ) -> Iterator[RainState]:
-    """Compute the state of rain and soil water at each step.
+    """Compute the state of rain and soil water at the end of each step.
 
     Args:
         series: Rain of the steps.
@@ -448,41 +556,3 @@ def gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[
         after = min((at_s for at_s in times_s if at_s >= since_s), default=None)
         if before is not None and after is not None:
             yield max(before, after - MAX_CATCH_UP_S)
-
-
-ALONE_LEVEL: Final = 3
-"""Highest level of doubtful rain that nothing else confirms, as at a node."""
-
-WATER_CODES: Final = frozenset({
-    ReasonCode.SOIL_WET,
-    ReasonCode.PORE_TURNED,
-    ReasonCode.PORE_HIGH,
-    ReasonCode.WATER_LEVEL_STEP,
-})
-"""Findings of soil and streams that confirm doubtful rain."""
-
-
-def cap_doubtful_rain(
-    judged: Judgement,
-    without: Judgement,
-    sure: RainState,
-    alone_level: int,
-    signs: Iterable[Finding | None],
-) -> Judgement:
-    """Restrict a level that rests on doubtful rain only, and give the reason.
-
-    Args:
-        judged: With all rain.
-        without: Without doubtful rain.
-        sure: Rain and soil water without it.
-        alone_level: Highest level of rain that no sign confirms.
-        signs: Findings of other sensors.
-    """
-    if judged.level == without.level:
-        return judged
-    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
-    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
-    level = judged.level
-    if not any(sign and sign.reason.code in WATER_CODES for sign in signs):
-        level = max(without.level, min(level, alone_level))
-    return Judgement(level, (note, *judged.reasons))

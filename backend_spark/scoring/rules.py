@@ -12,10 +12,9 @@ from backend_spark.scoring.analysed_rain import (
     substitute_analysed,
 )
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
-from backend_spark.scoring.judgement import has_recent_rain
+from backend_spark.scoring.judgement import ALONE_LEVEL, has_recent_rain
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.rain import (
-    ALONE_LEVEL,
     RainState,
     Substitute,
     SubstituteRain,

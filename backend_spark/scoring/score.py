@@ -24,12 +24,9 @@ from backend_spark.scoring.cell_state import (
     state_times_s,
 )
 from backend_spark.scoring.features import (
-    STEPS_PER_DAY,
     CellOutlook,
-    RainSums,
     assumption_sentence,
     find_percentiles,
-    last_hour,
     list_assumptions,
     make_outlook,
 )
@@ -55,28 +52,19 @@ from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
+from backend_spark.scoring.pass_rain import PassRain
 from backend_spark.scoring.quality import (
     FLAG_REACH_S,
     find_rain_records,
     flag_with_neighbours,
     with_new_flags,
 )
-from backend_spark.scoring.rain import (
-    NO_RAIN_PAST,
-    RainPast,
-    RainState,
-    StepRain,
-    fill_missing,
-    rain_states,
-    undoubted_states,
-    without_doubt,
-)
+from backend_spark.scoring.rain import NO_RAIN_PAST, RainState, without_doubt
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
-from slope_science.rain_and_soil_water import ANTECEDENT_DAYS
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
@@ -95,9 +83,7 @@ class CellPass:
 
     Attributes:
         cell: Readings by kind.
-        states: Rain and soil water at each step.
-        sure: States without doubtful rain.
-        sources: Where the rain of a step is from that gives a level, if not the cell's.
+        rain: Rain and soil water.
         rain_holds: Hold of the level by rain at each step.
         rules: Rules of the cell.
         sensor_holds: Holds of the other sensors.
@@ -117,16 +103,10 @@ class CellPass:
         self._probes = group_soil(observations)
         self._state = past
         self._outlooks: dict[int, CellOutlook | None] = {}
-        self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = rules.criteria
         self._node_levels = find_node_levels(observations)
-        rain = self._past
-        filled, sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
-        self.states = list(rain_states(filled, rain.state, rain.hour))
-        self.sources = rules.keep_judged(sources, cell.ends_s, self.states)
-        self.sure = list(undoubted_states(filled, rain))
-        self._rain = RainSums.from_steps(cell.rain, rain)
-        self._hours = [*rain.hour, *filled]
+        rain_past = past.rain if past else NO_RAIN_PAST
+        self.rain = PassRain(cell.rain, cell.ends_s, rules, rain_past)
         self._percentiles, self._pasts = find_percentiles(
             observations,
             past.pasts if past else {},
@@ -139,7 +119,7 @@ class CellPass:
                 self._node_ends.setdefault(node, []).append(end_s)
         self.rain_holds = list(
             rain_holds(
-                self.states, self._judge_rain, past.rain_hold if past else NO_HOLD
+                self.rain.states, self._judge_rain, past.rain_hold if past else NO_HOLD
             )
         )
         self.sensor_holds = SensorHolds(
@@ -154,16 +134,17 @@ class CellPass:
 
         Where rain is doubtful, it restricts this finding as it does that of the rain.
         """
-        is_usable = has_recent_rain(self.states[at]) or at in self.sources
+        rain = self.rain
+        is_usable = has_recent_rain(rain.states[at]) or at in rain.sources
         if view is None or not self.rules.look_ahead or not is_usable:
             return None
-        same_rain, sure = self.rules.same_rain, self.sure[at]
+        same_rain, sure = self.rules.same_rain, rain.sure[at]
         found = view.finding(self._criteria, same_rain=same_rain)
         if found is None or sure is None or sure.tanks is None:
             return found
         # The steps themselves: the same rain is the mean of those that are known.
-        hour = list(map(without_doubt, self._last_hour(at)))
-        coming = self._coming(self.cell.ends_s[at])
+        hour = list(map(without_doubt, rain.last_hour(at)))
+        coming = self._coming(rain.until_s(at))
         without = make_outlook(sure.tanks, hour, self._criteria, coming)
         surely = without.finding(self._criteria, same_rain=same_rain)
         ceiling = max(surely.level if surely else LOWEST, self.rules.alone_level)
@@ -178,7 +159,7 @@ class CellPass:
             at: Index of the step.
             motion: Findings of other evidence than the rain up to then.
         """
-        source, holds = self.sources.get(at), self._holds(at)
+        source, holds = self.rain.sources.get(at), self._holds(at)
         live, _ = self._judge(at, motion)
         level, reasons = self._judge(at, motion, holds.findings(live or 0))
         others = combine_findings(motion).level
@@ -206,12 +187,12 @@ class CellPass:
         held: Iterable[Finding] = (),
     ) -> tuple[int | None, tuple[Reason, ...]]:
         return judge_step(
-            self.states[at],
+            self.rain.states[at],
             motion,
             self._criteria,
-            self.sure[at],
+            self.rain.sure[at],
             held=held,
-            source=self.sources.get(at),
+            source=self.rain.sources.get(at),
             alone_level=self.rules.alone_level,
         )
 
@@ -223,13 +204,13 @@ class CellPass:
 
     def _rain_hold_to_save(self, at: int) -> RainHold:
         hold = self.rain_holds[at]
-        if hold.is_active or self.states[at].tanks is None:
+        if hold.is_active or self.rain.states[at].tanks is None:
             return hold
         return RainHold(self._judge_rain(at))
 
     def soil_findings(self, at: int) -> list[Finding | None]:
         """Findings of moisture and pore pressure at a step."""
-        end_s, rain_mm = self.cell.ends_s[at], self._rain.rain_mm(at, RAIN_H)
+        end_s, rain_mm = self.cell.ends_s[at], self.rain.sums.rain_mm(at, RAIN_H)
         shares = {
             s: p
             for e in self._percentiles.values()
@@ -251,17 +232,15 @@ class CellPass:
     def outlook(self, at: int) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
         if at not in self._outlooks:
-            self._outlooks[at] = self._look_ahead(at, self.states[at])
+            self._outlooks[at] = self._look_ahead(at, self.rain.states[at])
         return self._outlooks[at]
 
     def _look_ahead(self, at: int, rain: RainState) -> CellOutlook | None:
         if rain.tanks is None:
             return None
-        coming = self._coming(self.cell.ends_s[at])
-        return make_outlook(rain.tanks, self._last_hour(at), self._criteria, coming)
-
-    def _last_hour(self, at: int) -> Sequence[StepRain]:
-        return last_hour(self._hours, at + len(self._past.hour))
+        coming = self._coming(self.rain.until_s(at))
+        hour = self.rain.last_hour(at)
+        return make_outlook(rain.tanks, hour, self._criteria, coming)
 
     def columns(
         self, at: int, rain: RainState, view: CellOutlook | None
@@ -269,7 +248,7 @@ class CellPass:
         """Columns of schemas.LEVELS about the basis of a level."""
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
-            "completeness": self._rain.completeness(at),
+            "completeness": self.rain.sums.completeness(at),
             "look_ahead_h": self._criteria.look_ahead_h,
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
@@ -287,9 +266,9 @@ class CellPass:
             found
             | view.columns()
             | {
-                "effective_1h5_mm": self._rain.short_mm[at],
-                "effective_72h_mm": self._rain.long_mm[at],
-                "antecedent_mm_per_day": self._rain.antecedent_mm(at),
+                "effective_1h5_mm": self.rain.sums.short_mm[at],
+                "effective_72h_mm": self.rain.sums.long_mm[at],
+                "antecedent_mm_per_day": self.rain.sums.antecedent_mm(at),
             }
         )
 
@@ -303,13 +282,17 @@ class CellPass:
         at = self.cell.ends_s.index(at_s)
         return ScoringState(
             at_s,
-            self._rain_past(at),
+            self.rain.past_at(at),
             self.cell.sensors.evidence.states[at_s],
             self._pasts[at_s],
             tuple(last),
             self._rain_hold_to_save(at),
             self.sensor_holds.saved(at_s),
         )
+
+    def is_final(self, at_s: int) -> bool:
+        """Whether a step does not change when rain of the next one becomes known."""
+        return not self.cell.rain[self.cell.ends_s.index(at_s)].parts
 
     def is_certain(self, at_s: int) -> bool:
         """Whether later readings that change no flag change no step up to one.
@@ -321,28 +304,15 @@ class CellPass:
         first = max(0, at + 1 - round(FLAG_REACH_S / STEP_S))
         past = self._state
         is_whole = past is None or past.at_s <= begin_s
+        states = self.rain.states[first : at + 1]
         return (
-            (is_whole or (isinstance(past, HotState) and not past.margin_s))
-            and all(s.is_known or s.tanks is None for s in self.states[first : at + 1])
+            self.is_final(at_s)
+            and (is_whole or (isinstance(past, HotState) and not past.margin_s))
+            and all(s.is_known or s.tanks is None for s in states)
             and all(
                 f.level < WARNING for f in self.cell.sensors.evidence.at(at_s).findings
             )
             and not self.sensor_holds.saved(at_s)
-        )
-
-    def _rain_past(self, at: int) -> RainPast:
-        rain, end = self._rain, self._rain.before + at + 1
-        begin = max(0, end - ANTECEDENT_DAYS * STEPS_PER_DAY)
-        steps = [*self._past.depths_mm, *(s.depth_mm for s in self.cell.rain[: at + 1])]
-        known = [*self._past.known, *(s.is_known for s in self.cell.rain[: at + 1])]
-        return RainPast(
-            self.states[at],
-            self.sure[at],
-            rain.short_mm[at],
-            rain.long_mm[at],
-            tuple(steps[begin:]),
-            tuple(known[begin:]),
-            tuple(self._last_hour(at)),
         )
 
 
@@ -530,7 +500,7 @@ def make_hot_state(
     at_s, margin_s, rules = times.newest_s, 0.0, run.rules
     if at_s is None or not run.is_certain(at_s):
         at_s, margin_s = times.older_s, FLAG_REACH_S
-        if at_s is None:
+        if at_s is None or not run.is_final(at_s):
             return None
     tail = tail_s(rules.evidence)
     kept = keep_readings(known, at_s, tail, all_rain=rules.analyses is not None)
@@ -572,13 +542,13 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
     for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:
             continue
-        rain = run.states[at]
+        rain = run.rain.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
         motion += run.node_findings(end_s, rules.evidence, motion)
         view = run.outlook(at)
         motion.append(run.ahead_finding(at, view))
-        motion.append(rules.analysis_finding(end_s, run.sure[at] or rain))
+        motion.append(rules.analysis_finding(end_s, run.rain.sure[at] or rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(

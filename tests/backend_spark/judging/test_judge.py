@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,30 @@ def test_notices_follow_the_clock_of_receipt(storm: dict[str, Any]) -> None:
     lower = next(s["at"] for s in shown if s["at"] > rise["at"] and s["level"] != 4)
     assert falls
     assert falls[0]["at"] >= iso_time(_seconds(lower) + SETTINGS.notify.calm_s)
+
+
+def test_notices_do_not_depend_on_the_time_of_reports_in_a_step() -> None:
+    """Rain of 60 mm/h that is level 4 for half an hour, reported each ten minutes."""
+    found = [_noticed(phase_s) for phase_s in (0, 60, 300, 590)]
+    assert set(found[0]) == {2, 3, 4}
+    for first_s in found:
+        assert first_s.keys() == found[0].keys()
+        for level, at_s in first_s.items():
+            assert abs(at_s - found[0][level]) <= 600
+
+
+def _noticed(phase_s: float) -> dict[int, float]:
+    """Time of the first notice of each level, or of a higher one."""
+    sums = [min(max(0.0, n * 10 + phase_s / 60 - 60), 225) for n in range(31)]
+    depths = [after - before for before, after in pairwise([0.0, *sums])]
+    rows = [(at_s + phase_s, *rest) for at_s, *rest in rain_rows(depths)]
+    result = judged(table_text(rows), effort=Effort(600))
+    sent = [(n["level"], _seconds(n["at"])) for n in result["notices"]]
+    highest = max(level for level, _ in sent)
+    return {
+        level: min(at_s for each, at_s in sent if each >= level)
+        for level in range(2, highest + 1)
+    }
 
 
 def _seconds(text: str) -> float:

@@ -115,6 +115,35 @@ def test_hold_ends_when_an_hour_of_rain_is_known() -> None:
     assert rows[judged].rain.is_lower_bound
 
 
+@pytest.mark.parametrize("phase_s", [60, 290, 310, 590])
+def test_level_never_falls_when_a_gauge_dies_within_a_step(phase_s: float) -> None:
+    """In the newest row, for an hour, beside a sensor that goes on reporting."""
+    rain = [structs.replace(o, at_s=o.at_s + phase_s) for o in gauge([10.0] * 21)]
+    known = sorted([*rain, *alive(0, 27)], key=lambda o: o.at_s)
+    passes = [n for n, o in enumerate(known) if o.at_s > T0 + 18 * STEP]
+    newest = [score_cell(known[: n + 1], RULES).rows[-1] for n in passes]
+
+    levels = [row.level or 0 for row in newest]
+    assert levels == sorted(levels)
+    assert levels[-1] >= 3
+    assert newest[-1].state == "held"
+
+
+def test_step_that_is_not_over_ends_no_hold() -> None:
+    """The sixth step is a part of it until the report after its end."""
+    back = [structs.replace(o, at_s=o.at_s + 60) for o in gauge([0.0] * 9, 150)]
+    known = [*gauge(STORM), *alive(120, 149), *back]
+    passes = [n for n, o in enumerate(known) if o.at_s > T0 + 150 * STEP]
+    newest = [score_cell(known[: n + 1], RULES).rows[-1] for n in passes]
+    judged = [row.end_s for row in rows_of(known).values() if row.state == "judged"]
+    first_s = min(end_s for end_s in judged if end_s > T0 + 150 * STEP)
+
+    assert [row.state for row in newest] == [
+        "judged" if row.end_s > first_s else "held" for row in newest
+    ]
+    assert {row.state for row in newest} == {"held", "judged"}
+
+
 def test_short_return_neither_ends_a_hold_nor_lowers_it() -> None:
     """A gauge that reports for half an hour now and then."""
     readings = [*gauge(STORM), *alive(0, 320)]

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_spark.scoring.observation import split_by_step, step_end_s, step_ends
-from backend_spark.scoring.rain import RainReading, cell_rain, read_gauge
+from backend_spark.scoring.rain import (
+    NO_DATA,
+    PartRain,
+    RainReading,
+    StepRain,
+    cell_rain,
+    read_gauge,
+)
 
 HOUR = 3600
 
@@ -150,11 +157,33 @@ def test_jitter_does_not_move_rain_between_steps() -> None:
 
 
 def test_current_step_is_known_from_its_first_minute() -> None:
-    """An incomplete earlier step is unknown."""
+    """Until rain of the next one is due; an incomplete earlier step is unknown."""
     readings = [RainReading(60.0 * n, n, 1) for n in range(10, 13)]
 
     assert steps(*readings)[20] == 2
-    assert steps(*readings, last_s=1800)[20] is None
+    assert steps(*readings, last_s=1800) == {10: 1, 20: 2, 30: None}
+    assert steps(*readings, last_s=2400)[20] is None
+
+
+def test_share_of_the_current_step_is_that_of_the_last_report() -> None:
+    """Of the gauge that covers most of it; whole steps have no part."""
+    often = read_gauge([RainReading(60.0 * n, n) for n in range(10, 23)])
+    seldom = read_gauge([RainReading(600, 0, 0), RainReading(1230, 63)])
+    whole, current = cell_rain([often, seldom], [1200, 1800])
+
+    assert (whole.share, whole.parts) == (1, ())
+    assert (current.share, current.depth_mm) == (pytest.approx(0.2), pytest.approx(3))
+    assert [round(part.share, 3) for part in current.parts] == [0.2, 0.05]
+
+
+def test_current_step_is_completed_by_the_rain_of_an_hour_before() -> None:
+    """Each gauge by the share that it has not reported; doubtful rain stays so."""
+    parts = PartRain(2, 0, 0.2), PartRain(3, 3, 0.9)
+    step = StepRain(3, is_known=True, doubted_mm=1, share=0.9, parts=parts)
+    done = step.completed(StepRain(10, is_known=True, doubted_mm=4))
+
+    assert (done.depth_mm, done.doubted_mm) == (10, pytest.approx(3.2))
+    assert step.completed(NO_DATA).depth_mm == 3
 
 
 def test_cell_uses_the_wettest_gauge() -> None:

@@ -14,7 +14,16 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell, score_levels
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
 from slope_science.criteria import Criteria
-from slope_science.rain_and_soil_water import soil_water_series
+from slope_science.rain_and_soil_water import (
+    SnakePoint,
+    critical_line_margin_mm,
+    soil_water_series,
+)
+from slope_science.rain_forecast import (
+    ForecastInterval,
+    ForecastIssue,
+    select_forecast,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -162,12 +171,15 @@ def test_tilt_needs_four_readings_in_the_hour() -> None:
 
 
 def test_only_rows_that_a_new_reading_can_change_are_returned() -> None:
-    """Two hours: flags change back for one hour, and rain is spread over another."""
+    """Two hours: flags change back for one hour, and rain is spread over another.
+
+    The state of the step before is that at its last report until the next one.
+    """
     observations = rain([1.0] * 20)
     everything = score_levels(observations, CRITERIA)
     rewritten = score_levels(observations, CRITERIA, touched_s=T0 + 20 * STEP)
 
-    assert rewritten == everything[8:]
+    assert rewritten == everything[7:]
 
 
 def test_steps_of_a_gap_get_rows_when_data_return() -> None:
@@ -272,6 +284,117 @@ def test_damaged_table_fails_the_pass(error: type[Exception]) -> None:
         score_two(rules)
     with pytest.raises(error):
         score_two_hot(rules, ScoreCollector())
+
+
+STORMS = {"constant": (60.0, 0.0), "rising": (10.0, 20.0), "falling": (70.0, -20.0)}
+"""Rate at the begin in mm/h, and its change in an hour."""
+
+
+def fallen_mm(storm: str, at_s: float) -> float:
+    """Rain of a storm up to a moment."""
+    (rate, more), hours = STORMS[storm], max(0.0, at_s - T0) / 3600
+    return rate * hours + more * hours**2 / 2
+
+
+def storm_reports(storm: str, phase_s: float, every_s: int) -> list[Observation]:
+    """Counter of a gauge that reports at any time of a step, for 2.6 hours."""
+    times = [T0 + phase_s + n * every_s for n in range(round(2.6 * 3600 / every_s))]
+    return [
+        Observation(at_s, "n1", "rain", "mm", sum=fallen_mm(storm, at_s))
+        for at_s in times
+    ]
+
+
+@pytest.mark.parametrize("storm", STORMS)
+@pytest.mark.parametrize("every_s", [60, 300, 600])
+@pytest.mark.parametrize("phase_s", [0, 5, 59, 150, 299, 301, 450, 599])
+def test_newest_row_is_that_of_the_last_report(
+    storm: str, every_s: int, phase_s: float
+) -> None:
+    """Not of a step of which only a part has been reported.
+
+    It is not lower than the row before, nor higher than that of the whole step by more
+    than the rain of an hour before in the part that is not over.
+    """
+    reports = storm_reports(storm, phase_s, every_s)
+    whole = {row.end_s: row.rain for row in score_levels(reports, CRITERIA)}
+    late = [n for n, o in enumerate(reports) if 2.1 < (o.at_s - T0) / 3600 < 2.4]
+    for last in late:
+        at_s = reports[last].at_s
+        *_, before, row = score_levels(reports[: last + 1], CRITERIA, at_s)
+        rain, complete = row.rain, whole[row.end_s]
+        assert rain.tanks
+        assert before.rain.tanks
+        assert complete.tanks
+        assert rain.r60_mm is not None
+        hour_mm = fallen_mm(storm, at_s) - fallen_mm(storm, at_s - 3600)
+        assert rain.r60_mm == pytest.approx(hour_mm, abs=0.5)
+        rest_s = row.end_s - at_s
+        replaced_mm = STORMS["falling"][0] / 3600 * rest_s
+        assert rain.r60_mm <= (complete.r60_mm or 0.0) + replaced_mm + 1e-6
+        assert before.rain.tanks.index_mm <= rain.tanks.index_mm + 1e-6
+        assert rain.tanks.index_mm <= complete.tanks.index_mm + 1e-6
+        if storm != "falling":
+            assert (row.level or 0) >= (before.level or 0)
+        point = SnakePoint(rain.r60_mm, rain.tanks.index_mm)
+        margin_mm = critical_line_margin_mm(point, CRITERIA)
+        assert row.more["margin_mm"] == pytest.approx(margin_mm)
+
+
+def newest_rows(
+    observations: list[Observation], rules: CellRules = GOOD_RULES
+) -> list[LevelRow]:
+    """The newest row after each reading of the second and third hour."""
+    known = sorted(observations, key=lambda o: o.at_s)
+    passes = [n for n, o in enumerate(known) if o.at_s > T0 + 5400]
+    return [score_cell(known[: n + 1], rules).rows[-1] for n in passes]
+
+
+def test_newest_row_does_not_depend_on_other_sensors() -> None:
+    """A dry gauge and a wire that report earlier in the step than the wet gauge."""
+    wet = storm_reports("constant", 300, 600)
+    dry = [replace(o, node="n2", at_s=o.at_s - 240, sum=0.0) for o in wet]
+    wires = [
+        replace(wire(n, is_cut=False), at_s=T0 + n * STEP + 120) for n in range(15)
+    ]
+    for others in (dry, wires, [*dry, *wires]):
+        rows = newest_rows([*wet, *others])
+        hours_mm = [row.rain.r60_mm for row in rows]
+        assert hours_mm == pytest.approx([60.0] * len(rows), abs=1e-6)
+        levels = [row.level or 0 for row in rows]
+        assert levels == sorted(levels)
+        assert set(levels) == {1, 2}
+        assert not any(row.rain.is_lower_bound for row in rows)
+
+
+def test_rain_that_is_not_reported_yet_is_not_missing() -> None:
+    """Nothing takes its place; a step later the gauge is silent."""
+    reason = Reason(ReasonCode.RAIN_FROM_GAUGE, node="n2", km=1.0)
+    rules = CellRules(CRITERIA, substitutes=[lambda _: SubstituteRain(90.0, reason)])
+    known = storm_reports("constant", 0, 600)[:12]
+    last = newest_rows(known, rules)[-1]
+    soon = newest_rows([*known, wire(12, is_cut=False)], rules)[-1]
+    later = newest_rows([*known, wire(13, is_cut=False)], rules)[-1]
+
+    assert soon.end_s == last.end_s + STEP
+    assert (soon.rain.r60_mm, soon.rain.is_known) == (last.rain.r60_mm, False)
+    assert soon.level == last.level
+    assert not any("n2" in sentence for sentence in soon.sentences)
+    assert any("n2" in sentence for sentence in later.sentences)
+
+
+def test_forecast_begins_at_the_last_report() -> None:
+    """Rain between it and the end of its step is neither observed nor left out."""
+    known = storm_reports("constant", 60, 600)
+    last_s = known[-1].at_s
+    cloudburst = ForecastInterval(last_s, last_s + 540, 54.0)
+    dry = ForecastInterval(last_s + 540, last_s + 3 * 3600, 0.0)
+    issue = ForecastIssue("JMA", last_s - 60, last_s - 60, [cloudburst, dry])
+    rules = CellRules(CRITERIA, forecast=lambda at_s: select_forecast([issue], at_s))
+    row = newest_rows(known, rules)[-1]
+
+    assert row.more["forecast_mm"] == pytest.approx((54.0, *[0.0] * 11))
+    assert row.more["margin_forecast_mm"] < row.more["margin_dry_mm"]
 
 
 depths = st.lists(st.floats(0, 50), min_size=1, max_size=40)
