@@ -2,7 +2,7 @@
 
 Source: kernel documentation w1_therm (``temperature`` in thousandths of a degree;
 ``w1_slave`` with nine bytes, ``YES`` or ``NO`` for their CRC, and ``t=``); DS18B20
-data sheet (Maxim 19-7487), table 1 and power-on value.
+data sheet (Maxim 19-7487), table 1, power-on value and memory map (byte 5 is FF).
 """
 
 import re
@@ -19,6 +19,7 @@ from spatial_mqtt.senml import Reading
 POWER_ON_MC = 85000
 _DISCONNECTED_MC = {-127000, 127937}
 MIN_C, MAX_C = -55.0, 125.0
+_ZERO_BYTES = "00 " * 9  # their CRC is 0, too
 _CRC = re.compile(r"crc=[0-9a-f]{2} (YES|NO)")
 _TEMPERATURE = re.compile(r"t=(-?\d{1,6})")
 
@@ -60,6 +61,9 @@ def _milli(text: str) -> int:
         raise OneWireAnswerError("gives an empty file: the chip did not answer")
     if re.fullmatch(r"-?\d{1,6}", text):
         return int(text)
+    if text.startswith(_ZERO_BYTES):
+        reason = "reads only zero bytes: the line is held low"
+        raise NoTemperatureError(reason, Health.SHORTED)
     crc, found = _CRC.search(text), _TEMPERATURE.search(text)
     if crc is None or found is None:
         raise OneWireAnswerError(f"gives no temperature: {text[:60]!r}")
@@ -103,7 +107,10 @@ class Ds18b20Settings(SlowSensorSettings):
 
 
 class Ds18b20(BaseSensor):
-    """One conversion of 0.75 s per reading; a corrupt one is repeated once."""
+    """One conversion of 0.75 s per reading; a corrupt one is repeated once.
+
+    A line that is held low reads 0 C, so that of 0 C the bytes are read as well.
+    """
 
     def __init__(self, settings: Ds18b20Settings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -131,15 +138,17 @@ class Ds18b20(BaseSensor):
     def _convert(self) -> float:
         for left in reversed(range(_ATTEMPTS)):
             try:
-                return decode(self._text())
+                return self._celsius()
             except OneWireAnswerError:
                 if not left:
                     raise
         raise AssertionError("one attempt at least")
 
-    def _text(self) -> str:
+    def _celsius(self) -> float:
+        """The temperature of one conversion; 0 C of the nine bytes of another one."""
         first, second = (f"{_FOLDER}/{self._rom}/{file}" for file in _FILES)
         try:
-            return self._file(first)
+            celsius = decode(self._file(first))
         except FileNotFoundError:
-            return self._file(second)
+            return decode(self._file(second))
+        return celsius or decode(self._file(second))

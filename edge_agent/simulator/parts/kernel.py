@@ -21,7 +21,9 @@ from edge_agent.simulator.parts.base import (
 from edge_agent.simulator.slope import SlopeState
 
 _STEPS_PER_C = 16
-_POWER_ON_C, _SHORTED_C = 85.0, -127.0
+_POWER_ON_C = 85.0
+_REST = bytes.fromhex("4b467fff0c10")  # alarms, configuration, reserved bytes
+_CRC_POLYNOMIAL = 0x8C
 _GARBLED = "ff ff ff ff ff ff ff ff ff : crc=c9 NO\nff ff ff ff ff ff ff ff ff t={}\n"
 
 
@@ -51,8 +53,10 @@ class Ds18b20Part(BreakablePart):
     def inject_fault(self, fault: Fault) -> None:
         """Fall off the wire, lose power at each conversion, or answer nonsense."""
         super().inject_fault(fault)
-        celsius = {Fault.UNCONVERTED: _POWER_ON_C, Fault.SHORTED: _SHORTED_C}
-        self._celsius = celsius.get(fault, self._celsius)
+        if fault is Fault.UNCONVERTED:
+            self._celsius = _POWER_ON_C
+        if fault is Fault.DEAD:
+            self._files.pop(self._old, None)
         if fault in {Fault.DEAD, Fault.GARBLED}:
             self._files.pop(self._new, None)
         if fault is Fault.GARBLED:
@@ -60,11 +64,34 @@ class Ds18b20Part(BreakablePart):
 
     def clear_fault(self) -> None:
         super().clear_fault()
-        self._files.pop(self._old, None)
+        self._files[self._old] = self._slave
         self._files[self._new] = lambda: f"{self._milli()}\n"
 
+    def _steps(self) -> int:
+        """Sixteenths of a degree; 0 from a line that is held low."""
+        is_low = self.fault is Fault.SHORTED
+        return 0 if is_low else round(self._celsius * _STEPS_PER_C)
+
     def _milli(self) -> int:
-        return int(round(self._celsius * _STEPS_PER_C) / _STEPS_PER_C * 1000)
+        return int(self._steps() / _STEPS_PER_C * 1000)
+
+    def _slave(self) -> str:
+        """The text of ``w1_slave``: nine bytes, their CRC, the temperature."""
+        data = self._steps().to_bytes(2, "little", signed=True) + _REST
+        data = bytes(len(data)) if self.fault is Fault.SHORTED else data
+        crc = _crc8(data)
+        shown = f"{data.hex(' ')} {crc:02x}"
+        return f"{shown} : crc={crc:02x} YES\n{shown} t={self._milli()}\n"
+
+
+def _crc8(data: bytes) -> int:
+    """Checksum of 1-Wire: x^8 + x^5 + x^4 + 1, the lowest bit first."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ _CRC_POLYNOMIAL if crc & 1 else crc >> 1
+    return crc
 
 
 _WARMER_C = 22.0  # than the air, in a closed box

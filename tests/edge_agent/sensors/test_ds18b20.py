@@ -1,9 +1,11 @@
 import pytest
+from slope_bench import START_S, opened, values
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings, check_rom
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings, check_rom, decode
+from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.parts.base import Fault
 from service_runtime.errors import FieldError
 
 ROM = "28-00000a1b2c3d"
@@ -87,6 +89,45 @@ def test_power_on_value_and_short_are_no_temperature() -> None:
     kernel.temperature = "-127000\n"
     with pytest.raises(SensorRangeError, match="reads -127 C: it is disconnected"):
         sensor.read(0.0)
+
+
+def test_zero_is_confirmed_by_the_bytes_of_the_chip() -> None:
+    """A line that is held low reads 0 C with a valid CRC, too."""
+    kernel, sensor = make_sensor()
+    kernel.temperature, zeros = "0\n", "00 " * 9
+    kernel.slave = f"{zeros}: crc=00 YES\n{zeros}t=0\n"
+    with pytest.raises(SensorRangeError, match="only zero bytes") as caught:
+        sensor.read(0.0)
+    assert caught.value.health is Health.SHORTED
+    kernel.slave = SLAVE.format(word="YES", milli=0)
+    assert value(sensor) == 0.0
+    kernel.temperature = "62\n"
+    kernel.slave = f"{zeros}: crc=00 YES\n{zeros}t=0\n"
+    assert value(sensor) == 0.062
+
+
+@pytest.mark.parametrize("celsius", [-10.125, 0.0, 25.0625])
+def test_simulated_chip_has_both_files(celsius: float) -> None:
+    """As the kernel: nine bytes with their CRC, also of 0 C."""
+    board, sensors = opened({"kind": "ds18b20", "name": "ground", "rom": ROM})
+    board._parts["ground"]._celsius = celsius  # noqa: SLF001 - as at another time
+    text = board.buses.read_file(f"/sys/bus/w1/devices/{ROM}/w1_slave")
+    assert (
+        decode(text)
+        == values(sensors["ground"])["ground"]
+        == int(celsius * 1000) / 1000
+    )
+
+
+def test_shorted_line_is_reported() -> None:
+    board, sensors = opened({"kind": "ds18b20", "name": "ground", "rom": ROM})
+    board.inject_fault("ground", Fault.SHORTED)
+    with pytest.raises(SensorRangeError, match="only zero bytes") as caught:
+        sensors["ground"].read(0.0)
+    assert caught.value.health is Health.SHORTED
+    board.clear_fault("ground")
+    board.advance(START_S + 60)
+    assert isinstance(values(sensors["ground"])["ground"], float)
 
 
 def test_damaged_answer_is_retried_once() -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.sensors.ds18b20 import NoTemperatureError, OneWireAnswerError, decode
+from edge_agent.sensors.errors import Health
 
 SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c YES
 50 05 4b 46 7f ff 0c 10 1c t={milli}
@@ -36,6 +37,16 @@ def test_disconnected_chip_is_reported(milli: str) -> None:
     """Values decoded from an idle or a shorted wire."""
     with pytest.raises(NoTemperatureError, match="it is disconnected"):
         decode(milli)
+
+
+def test_nine_zero_bytes_are_no_temperature() -> None:
+    """Their CRC is 0 as well; byte 5 of the chip is always FF."""
+    zeros = "00 " * 9
+    with pytest.raises(NoTemperatureError, match="only zero bytes") as caught:
+        decode(f"{zeros}: crc=00 YES\n{zeros}t=0\n")
+    assert caught.value.health is Health.SHORTED
+    freezing = "00 00 4b 46 7f ff 0c 10 c8 "
+    assert decode(f"{freezing}: crc=c8 YES\n{freezing}t=0\n") == 0.0
 
 
 @pytest.mark.parametrize("milli", ["-55063", "125062"])

@@ -112,7 +112,7 @@ def test_drivers_read_the_state_of_the_slope() -> None:
         ("air", Fault.IO_ERROR, "I2C1 0x76 does not answer", set()),
         ("ground", Fault.DEAD, "is not there", set()),
         ("ground", Fault.UNCONVERTED, r"85\.0 C, its value after power-on", set()),
-        ("ground", Fault.SHORTED, "it is disconnected", set()),
+        ("ground", Fault.SHORTED, "the line is held low", set()),
         ("ground", Fault.GARBLED, "a wrong CRC", set()),
         ("soil", Fault.DEAD, "Modbus 1 on /dev/ttyUSB0 does not answer", set()),
         ("soil", Fault.GARBLED, "a wrong CRC", set()),
