@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from conftest import wait_until
 from console_workspace import SLOPES
@@ -77,7 +77,10 @@ HOLD = """
 const real = window.fetch, begin = arguments[0];
 const released = new Promise((resolve) => { window.release = resolve; });
 window.fetch = async (path, options) => {
-  if (String(path).startsWith(begin)) await released;
+  if (String(path).startsWith(begin)) {
+    window.asked = 1 + (window.asked ?? 0);
+    await released;
+  }
   return real(path, options);
 };
 """
@@ -245,3 +248,20 @@ window.Notification = class {
 def stored(driver: Chrome, name: str) -> str:
     """What a tab has stored for all tabs; empty if nothing."""
     return str(driver.execute_script("return localStorage[arguments[0]] ?? ''", name))
+
+
+LISTED = """
+const rows = [...document.querySelectorAll(".pick[data-token]")];
+return rows.map((e) => `${e.dataset.token} ${e.querySelector(".badge").dataset.level}`);
+"""
+"""Cells of the list with their levels."""
+
+
+class Program(Protocol):
+    """The console, which a test starts and stops."""
+
+    def start(self) -> str:
+        """Start it; returns its address."""
+
+    def stop(self) -> None:
+        """Stop it."""

@@ -3,13 +3,14 @@
 import base64
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 from browser import picture
 from conftest import wait_until
 from console_pages import (
     ANSWERED,
+    LISTED,
+    Program,
     cut_off,
     fill,
     find,
@@ -164,22 +165,6 @@ def test_new_levels_are_pushed(
 
     wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
-
-
-class Program(Protocol):
-    """The console, which a test starts and stops."""
-
-    def start(self) -> str:
-        """Start it; returns its address."""
-
-    def stop(self) -> None:
-        """Stop it."""
-
-
-LISTED = """
-const rows = [...document.querySelectorAll(".pick[data-token]")];
-return rows.map((e) => `${e.dataset.token} ${e.querySelector(".badge").dataset.level}`);
-"""
 
 
 def test_levels_are_those_of_their_cells_after_a_restart(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from conftest import wait_until
 from console_pages import (
+    LISTED,
+    Program,
     fill,
     find,
     hold_answer,
@@ -16,7 +18,8 @@ from console_pages import (
     text,
     wait_for_held,
 )
-from console_workspace import PASSWORD, SLOPES, Workspace, add_alert
+from console_tables import Slope, storm, write_tables
+from console_workspace import NOW_S, PASSWORD, SLOPES, Workspace, add_alert
 from doubtful_slope import DOUBTFUL, write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -71,6 +74,33 @@ def test_list_goes_on_after_a_link_that_died_without_an_error(
     assert len(driver.find_elements(By.CSS_SELECTOR, "tr[data-event]")) == count + 1
     words = "実行されたかどうか分かりません"
     wait_until(lambda: words in text(driver, ".events-page .problem"))
+
+
+def test_levels_wait_for_their_cells_after_a_restart(
+    running_console: Program, driver: Chrome, workspace: Workspace
+) -> None:
+    """They were drawn on the cells before, and each second all cells were fetched."""
+    shown(driver, running_console.start(), "en")
+    wet = Slope("otani-8", 33.56, 133.48, storm(60, 48))
+    write_tables(workspace.data, [wet], NOW_S)
+    wait_until(lambda: f"{wet.cell.token} 5" in driver.execute_script(LISTED))
+    listed, title = driver.execute_script(LISTED), driver.title
+    release = hold_requests(driver, "api/cells")
+    running_console.stop()
+    wait_until(lambda: text(driver, ".status.alarm"))
+    running_console.start()  # with the cells in another order
+    wait_until(lambda: driver.execute_script("return window.asked"))
+    add_alert(workspace)
+    count = int(title.split(")")[0].removeprefix("("))
+    wait_until(lambda: driver.title.startswith(f"({count + 1})"))
+    press(driver, f".pick[data-token='{CELL}']")
+    press(driver, ".panel .back")
+
+    assert driver.execute_script(LISTED) == listed
+    assert driver.execute_script("return window.asked") == 1
+    release()
+    wait_until(lambda: not text(driver, ".status.alarm"))
+    assert driver.execute_script(LISTED) == listed
 
 
 def test_assumed_rain_that_was_switched_off_is_not_shown(

@@ -180,18 +180,20 @@ function followEvents(state: State): Attention {
   const attention = new Attention(document.title);
   let revision = -1;
   state.addEventListener("now", () => {
-    attention.setOnline(state.online, state.isQuiet);
+    if (state.online) return;
     // A server that has started again counts from the begin.
-    if (!state.online) revision = -1;
-    if (!state.online || !state.now || state.now.events.revision === revision) return;
-    revision = state.now.events.revision;
-    attention.update(state.now.events);
-    dispatchEvent(new Event("yamamori-events"));
+    revision = -1;
+    attention.setOnline(false, state.isQuiet);
   });
-  state.addEventListener("elsewhere", () => {
-    if (!state.elsewhere) return;
-    attention.setOnline(true, true);
-    attention.update(state.elsewhere, true);
+  state.addEventListener("events", () => {
+    const { events, isQuiet } = state;
+    if (!events || (events.revision === revision && !isQuiet)) return;
+    attention.setOnline(true, isQuiet);
+    attention.update(events, isQuiet);
+    // The lists of a hidden tab are fetched when it is shown.
+    if (isQuiet) return;
+    revision = events.revision;
+    dispatchEvent(new Event("yamamori-events"));
   });
   return attention;
 }

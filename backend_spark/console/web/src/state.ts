@@ -3,6 +3,7 @@
 import { fetchReplay, type Known, type Replay } from "./replayData";
 import { dropReads, getBytes, get, type Session } from "./api";
 import type { OpenEvents } from "./attention";
+import { oneAtATime } from "./actions";
 import { OtherTabs } from "./otherTabs";
 import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
@@ -64,8 +65,8 @@ export class State extends EventTarget {
   replay: Replay | null = null;
   now: Now | null = null;
   online = false;
-  // Open events as another tab has received them.
-  elsewhere: OpenEvents | null = null;
+  // Newest open events, which do not wait for the cells.
+  events: OpenEvents | null = null;
   // Whether another tab rings for this one, which has received nothing itself since.
   isQuiet = false;
   selected: string | null = null;
@@ -75,6 +76,11 @@ export class State extends EventTarget {
   atS: number | null = null;
   private history: { beginS: number; levels: Uint8Array; version: number } | null = null;
   private source: EventSource | null = null;
+  // Newest state, while its cells are on the way, and whether a level differs from those that are shown.
+  private newest: LiveEvent | null = null;
+  private hasMoved = false;
+  private fetched: Cells | null = null;
+  private readonly showNewest = oneAtATime(() => this.showCells());
   private heardMs = 0;
   private watch = 0;
   private isPaused = false;
@@ -97,7 +103,7 @@ export class State extends EventTarget {
     this.heardMs = performance.now();
     this.watch ||= window.setInterval(() => this.checkSilence(), SILENT_MS / 5);
     this.source = new EventSource("api/live");
-    this.source.addEventListener("now", (message) => void this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
+    this.source.addEventListener("now", (message) => this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
       this.showOffline();
       // The browser gives up when the session has ended; else it connects again.
@@ -122,9 +128,9 @@ export class State extends EventTarget {
   private pause(events: OpenEvents): void {
     if (!this.now) return;
     this.heardMs = performance.now();
-    this.elsewhere = events;
+    this.events = events;
     this.isQuiet = true;
-    this.emit("elsewhere");
+    this.emit("events");
     if (this.isPaused) return;
     this.isPaused = true;
     this.source?.close();
@@ -155,34 +161,35 @@ export class State extends EventTarget {
     this.start();
   }
 
-  private async onEvent(event: LiveEvent): Promise<void> {
+  private onEvent(event: LiveEvent): void {
     this.heardMs = performance.now();
     this.isQuiet = false;
+    this.events = event.events;
     this.others.received(event.events);
+    const before = this.newest ?? this.now;
+    if (event.kind === "some" && before) addMoved(event, before);
+    this.newest = event;
+    this.hasMoved ||= event.kind === "all" || !!event.moved?.length;
+    void this.begun.then(() => this.emit("events"));
+    void this.showNewest().catch(() => undefined);
+  }
+
+  // A state is shown with its own cells only: those of a server that has started again may have another order.
+  private async showCells(): Promise<void> {
     await this.begun;
-    const before = this.now;
-    if (event.kind === "some" && before) {
-      event.levels = before.levels;
-      event.flags = before.flags;
-      event.seen_s = before.seen_s;
-      event.known_s = before.known_s;
-      event.since_s = before.since_s;
-      event.margin_mm = before.margin_mm;
-      event.causes = before.causes;
-      for (const [at, level, knownS, sinceS, causes, margin] of event.moved ?? []) {
-        event.levels[at] = level;
-        event.known_s[at] = knownS;
-        event.since_s[at] = sinceS;
-        event.causes[at] = causes;
-        event.margin_mm[at] = margin;
-      }
-    }
+    const wanted = this.newest?.geometry;
+    if (wanted !== this.live.geometry && wanted !== this.fetched?.geometry) this.fetched = await get<Cells>("api/cells");
+    const event = this.newest;
+    const hasNewCells = event?.geometry !== this.live.geometry;
+    const cells = hasNewCells ? this.fetched : this.live;
+    // The next event has the state of the fetched cells, or fetches others.
+    if (!event || event.geometry !== cells?.geometry) return;
+    this.newest = null;
     this.now = event;
     this.online = true;
-    // The list may be older than the event: it is fetched again with the next one.
-    const hasNewCells = event.geometry !== this.live.geometry;
     if (hasNewCells) {
-      this.live = await get<Cells>("api/cells");
+      this.live = cells;
+      this.fetched = null;
       // Its rows are those of the cells before.
       this.history = null;
       this.emit("cells");
@@ -190,7 +197,8 @@ export class State extends EventTarget {
     this.emit("now");
     // It failed when it was asked for.
     if (this.atS !== null && !this.replay && !this.history && !this.loading) void this.showTime(this.atS);
-    if (event.kind === "all" || hasNewCells || event.moved?.length) this.emit("levels");
+    if (this.hasMoved || hasNewCells) this.emit("levels");
+    this.hasMoved = false;
   }
 
   // Cells on the map; a replay may have other cells than today.
@@ -226,7 +234,7 @@ export class State extends EventTarget {
     this.emit("cells");
   }
 
-  emit(name: "now" | "elsewhere" | "cells" | "levels" | "selected" | "time" | "places" | "replay"): void {
+  emit(name: "now" | "events" | "cells" | "levels" | "selected" | "time" | "places" | "replay"): void {
     this.dispatchEvent(new Event(name));
   }
 
@@ -260,17 +268,17 @@ export class State extends EventTarget {
   }
 
   private hasHistory(): boolean {
-    return this.history !== null && (this.history.version === (this.now?.version ?? 0) || performance.now() - this.fetched < 10_000);
+    return this.history !== null && (this.history.version === (this.now?.version ?? 0) || performance.now() - this.fetchedMs < 10_000);
   }
 
   private async fetchHistory(version: number): Promise<void> {
-    this.fetched = performance.now();
+    this.fetchedMs = performance.now();
     const [levels, headers] = await getBytes("api/history");
     this.history = { beginS: Number(headers.get("X-Begin")), levels, version };
   }
 
   private replays = 0;
-  private fetched = 0;
+  private fetchedMs = 0;
   private loading: Promise<void> | null = null;
 
   // Level of each cell at the time that is shown.
@@ -322,5 +330,23 @@ export class State extends EventTarget {
       return known >= 3 || (known === 2 && (step - at) * stepS <= DAY_S) ? HELD_OFFSET + known : MISSING;
     }
     return MISSING;
+  }
+}
+
+// Completes an event that has only what has moved since the one before.
+function addMoved(event: LiveEvent, before: Now): void {
+  event.levels = before.levels;
+  event.flags = before.flags;
+  event.seen_s = before.seen_s;
+  event.known_s = before.known_s;
+  event.since_s = before.since_s;
+  event.margin_mm = before.margin_mm;
+  event.causes = before.causes;
+  for (const [at, level, knownS, sinceS, causes, margin] of event.moved ?? []) {
+    event.levels[at] = level;
+    event.known_s[at] = knownS;
+    event.since_s[at] = sinceS;
+    event.causes[at] = causes;
+    event.margin_mm[at] = margin;
   }
 }
