@@ -297,23 +297,48 @@ def sensor_things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     Readings that failed quality control are included, with their flag as
     `resultQuality`. Readings without a number are left out.
     """
-    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    nodes: dict[str, _Streams] = {}
+    newest: dict[tuple[str, str], tuple[str, str]] = {}
     for row in rows:
         if row["value"] is None and row["sum"] is None:
             continue
+        key = row["name"], row["unit"] or ""
         streams = nodes.setdefault(row["node"], {})
-        stream = streams.setdefault(row["name"], _stream(row))
-        stream["Observations"].append(_observation(row))
+        stream = streams.setdefault(key, _stream(row))
+        observation = _observation(row)
+        stream["Observations"].append(observation)
+        of_name = row["node"], row["name"]
+        last = observation["phenomenonTime"] or "", key[1]
+        newest[of_name] = max(newest.get(of_name, ("", "")), last)
+    for node, streams in nodes.items():
+        for (name, unit), stream in streams.items():
+            is_replaced = newest[node, name][1] != unit
+            stream["@iot.id"] = stream_id(node, name, unit if is_replaced else None)
     found = [_thing(node, streams) for node, streams in sorted(nodes.items())]
     return {"@iot.count": len(found), "value": found}
 
 
-def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
+_Streams = dict[tuple[str, str], dict[str, Any]]
+"""Datastreams by name and unit."""
+
+
+def stream_id(node: str, name: str, unit: str | None = None) -> str:
+    """Identifier of a datastream.
+
+    Args:
+        node: Node id.
+        name: Name of its readings.
+        unit: Unit of its readings if newer ones have another unit, else None.
+    """
+    return f"{node}/{name}" if unit is None else f"{node}/{name}@{unit}"
+
+
+def _thing(node: str, streams: _Streams) -> dict[str, Any]:
     return {
         "@iot.id": node,
         "name": node,
         "description": "A node on a slope",
-        "Datastreams": [streams[name] for name in sorted(streams)],
+        "Datastreams": [streams[key] for key in sorted(streams)],
     }
 
 
@@ -322,7 +347,7 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
     counter = "" if row["sum"] is None else "parameters/sum"
     counter = "result" if row["value"] is None else counter
     return {
-        "@iot.id": f"{row['node']}/{row['name']}",
+        "@iot.id": "",
         "name": row["name"],
         "description": f"{row['name']} of {row['node']}{COUNTER_NOTES[counter]}",
         "observationType": TRUTH if is_boolean else MEASURED,

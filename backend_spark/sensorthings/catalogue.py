@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from backend_spark.console.nodes import cell_center, topic_center
 from backend_spark.errors import StandardsRequestError
+from backend_spark.exports.formats import stream_id
 from backend_spark.tables.schemas import SILVER
 from backend_spark.tables.store import Folder, is_table, open_files, open_table
 
@@ -38,7 +39,7 @@ _GROUPS: Final = ["node", "name", "unit", "cell", "topic"]
 
 @dataclass(slots=True)
 class Series:
-    """All readings of one name of one node: a datastream.
+    """All readings of one name and unit of one node: a datastream.
 
     Attributes:
         node: Node id.
@@ -51,23 +52,25 @@ class Series:
         counter: Where the newest reading has a count, a key of `COUNTER_NOTES`.
         is_boolean: Whether the newest reading is true or false.
         is_text: Whether the newest reading is a text.
+        is_replaced: Whether the name has newer readings in another unit.
     """
 
     node: str
     name: str
+    unit: str
     first: datetime
     last: datetime
-    unit: str = ""
     cells: set[str] = field(default_factory=set)
     topic: str = ""
     counter: str = ""
     is_boolean: bool = False
     is_text: bool = False
+    is_replaced: bool = False
 
     @property
     def id(self) -> str:
         """Identifier, as in the export."""
-        return f"{self.node}/{self.name}"
+        return stream_id(self.node, self.name, self.unit if self.is_replaced else None)
 
     @property
     def sensor(self) -> str:
@@ -122,9 +125,20 @@ class Catalogue:
     properties: dict[str, list[Series]]
     cells: dict[str, str]
 
+    def series_of(self, node: str, name: str, unit: str) -> Series | None:
+        """The series of a reading; None if it is newer than the catalogue."""
+        newest = self.series.get(stream_id(node, name))
+        if newest is not None and newest.unit == unit:
+            return newest
+        return self.series.get(stream_id(node, name, unit))
+
 
 def make_catalogue(series: Iterable[Series]) -> Catalogue:
     """Sort series by node, sensor and name."""
+    series = sorted(series, key=lambda each: (each.last, each.unit))
+    newest = {(each.node, each.name): each for each in series}
+    for each in series:
+        each.is_replaced = newest[each.node, each.name] is not each
     nodes: dict[str, NodeSeries] = {}
     sensors: dict[str, list[Series]] = {}
     properties: dict[str, list[Series]] = {}
@@ -159,7 +173,7 @@ class CatalogueReader:
         self._path = path
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str, str], Series] = {}
         self._seen: set[str] = set()
         self._version: int | None = None
         self._made = make_catalogue([])
@@ -204,7 +218,7 @@ class CatalogueReader:
                 self._add(row)
 
     def _add(self, row: dict[str, Any]) -> None:
-        key = row["node"], row["name"]
+        key = row["node"], row["name"], row["unit"] or ""
         first, last = row["at_min"], row["at_max"]
         if None in {*key, first, last}:
             return
@@ -213,7 +227,7 @@ class CatalogueReader:
         known.cells |= {row["cell"]} - {None}
         if last >= known.last:
             known.last = last
-            known.unit, known.topic = row["unit"] or "", row["topic"] or ""
+            known.topic = row["topic"] or ""
             numbers, texts = row["value_count"], row["value_text_count"]
             known.counter = "" if texts or not row["sum_count"] else "parameters/sum"
             if not numbers and not texts:

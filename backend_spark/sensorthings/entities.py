@@ -130,20 +130,21 @@ def _sensor(parts: Sequence[Series]) -> Properties:
         "name": sensor,
         "description": f"{sensor} of {node}",
         "encodingType": "text/plain",
-        "metadata": ", ".join(part.name for part in parts),
+        "metadata": ", ".join(dict.fromkeys(part.name for part in parts)),
         "properties": {},
     }
 
 
 def _observed_property(series: Sequence[Series]) -> Properties:
     name, counters = series[0].name, {each.counter for each in series}
+    units = {each.unit for each in series}
     is_one = len(counters) == 1
     note = COUNTER_NOTES[counters.pop()] if is_one else ", see the datastream"
     return {
         "name": name,
         "description": f"{name}{note}",
         "definition": f"urn:yamamori:property:{name}",
-        "properties": {"unit": series[0].unit or None},
+        "properties": {"unit": units.pop() or None if len(units) == 1 else None},
     }
 
 
@@ -199,7 +200,7 @@ def time_text(at: datetime | None) -> str | None:
 
 
 def _series_of(row: dict[str, Any], catalogue: Catalogue) -> list[Record]:
-    found = catalogue.series.get(f"{row['node']}/{row['name']}")
+    found = catalogue.series_of(row["node"], row["name"], row["unit"] or "")
     return [found] if found else []
 
 

@@ -31,6 +31,7 @@ COLUMNS: Final = (
     "pri",
     "cell",
     "name",
+    "unit",
     "value",
     "value_text",
     "sum",
@@ -100,7 +101,8 @@ def series_filter(series: list[Series]) -> ReadingFilter:
     if not series:
         return NOTHING
     pairs = " OR ".join(
-        f"(node = {sql_literal(one.node)} AND name = {sql_literal(one.name)})"
+        f"(node = {sql_literal(one.node)} AND name = {sql_literal(one.name)}"
+        f" AND coalesce(unit, '') = {sql_literal(one.unit)})"
         for one in series
     )
     conditions = [f"({pairs})"]

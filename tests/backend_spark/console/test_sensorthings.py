@@ -270,6 +270,48 @@ def test_property_says_where_the_counter_is(tmp_path: Path) -> None:
     }
 
 
+def test_readings_keep_their_unit(tmp_path: Path) -> None:
+    """The newest unit of a name has the usual datastream, an older one its own."""
+    units = (("n1", None, 7.0), ("n1", "m", 0.512), ("n1", "mm", 513.0))
+    ask = ask_readings(
+        tmp_path,
+        [
+            {"node": node, "name": "span", "unit": unit, "value": value}
+            for node, unit, value in (*units, ("n2", "m", 0.2))
+        ],
+    )
+    streams = {
+        each["@iot.id"]: (
+            each["unitOfMeasurement"]["symbol"],
+            [reading["result"] for reading in each["Observations"]],
+        )
+        for each in ask("Datastreams", expand="Observations")["value"]
+    }
+    readings = ask("Observations", expand="Datastream")["value"]
+    in_m = ask(
+        "Observations",
+        filter="Datastream/unitOfMeasurement/symbol eq 'm'",
+        count="true",
+    )
+
+    assert streams == {
+        "n1/span": ("mm", [513.0]),
+        "n1/span@": (None, [7.0]),
+        "n1/span@m": ("m", [0.512]),
+        "n2/span": ("m", [0.2]),
+    }
+    assert [
+        (each["result"], each["Datastream"]["@iot.id"]) for each in readings[::-1]
+    ] == [(7.0, "n1/span@"), (0.512, "n1/span@m"), (513.0, "n1/span"), (0.2, "n2/span")]
+    assert [each["result"] for each in in_m["value"]] == [0.2, 0.512]
+    assert in_m["@iot.count"] == 2
+    assert ask("Datastreams('n1/span@m')/Observations")["value"][0]["result"] == 0.512
+    (sensor, _) = ask("Sensors")["value"]
+    assert sensor["metadata"] == "span"
+    (span,) = ask("ObservedProperties")["value"]
+    assert span["properties"] == {"unit": None}
+
+
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"
 MANY = " or ".join(["substringof('a', concat(name, description))"] * 35)
 EVERY = " or ".join(["result mul 1 eq 1e300"] * 12)

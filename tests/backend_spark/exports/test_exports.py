@@ -500,6 +500,30 @@ def test_sensorthings_says_where_the_counter_is(export: Export, tmp_path: Path) 
         assert "take differences" not in text
 
 
+def test_sensorthings_keep_the_unit_of_each_reading(
+    export: Export, tmp_path: Path
+) -> None:
+    """The newest unit of a name has the usual datastream, an older one its own."""
+    reading = {"node": "n2", "boot": "b", "pri": 2, "flag": 1, "name": "span"}
+    rows = [
+        reading | {"seq": seq, "unit": unit, "value": value}
+        | {"at": NOON + timedelta(hours=seq), "received_at": NOON}
+        for seq, unit, value in ((2, "mm", 513.0), (1, "m", 0.512), (3, "mm", 514.0))
+    ]  # fmt: skip
+    append(tmp_path / "data", "silver", *rows)
+    made = json.loads(export("--format", "sensorthings", "--node", "n2").stdout)
+
+    (thing,) = made["value"]
+    found = {
+        stream["@iot.id"]: (
+            stream["unitOfMeasurement"]["symbol"],
+            [each["result"] for each in stream["Observations"]],
+        )
+        for stream in thing["Datastreams"]
+    }
+    assert found == {"n2/span": ("mm", [513.0, 514.0]), "n2/span@m": ("m", [0.512])}
+
+
 def test_export_without_levels_names_the_remedy(tmp_path: Path) -> None:
     """For a data folder without tables."""
     config = tmp_path / "backend.toml"
