@@ -45,7 +45,7 @@ class Series:
         node: Node id.
         name: Name of the readings, such as ``tilt/x``.
         unit: SenML unit; empty without one.
-        cells: Tokens of the cells of its readings.
+        cells: Tokens of the cells of its readings, each with the time of the newest.
         topic: Topic of its newest reading.
         first: Time of its oldest reading.
         last: Time of its newest reading.
@@ -60,7 +60,7 @@ class Series:
     unit: str
     first: datetime
     last: datetime
-    cells: set[str] = field(default_factory=set)
+    cells: dict[str, datetime] = field(default_factory=dict)
     topic: str = ""
     counter: str = ""
     is_boolean: bool = False
@@ -100,11 +100,15 @@ class NodeSeries:
         """Time of its oldest reading."""
         return min(each.first for each in self.series)
 
+    @property
+    def cell(self) -> str | None:
+        """Token of the cell of its newest reading with one; None without any."""
+        cells = ((at, cell) for each in self.series for cell, at in each.cells.items())
+        return max(cells, default=(None, None))[1]
+
     def place(self) -> tuple[float, float] | None:
         """Latitude and longitude: the centre of its cell; None if unknown."""
-        newest = self.newest
-        cells = max(newest.cells, default=None)
-        return topic_center(newest.topic) or cell_center(cells)
+        return topic_center(self.newest.topic) or cell_center(self.cell)
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,8 @@ class CatalogueReader:
             return
         known = self._series.setdefault(key, Series(*key, first, last))
         known.first = min(known.first, first)
-        known.cells |= {row["cell"]} - {None}
+        if row["cell"] is not None:
+            known.cells[row["cell"]] = max(last, known.cells.get(row["cell"], last))
         if last >= known.last:
             known.last = last
             known.topic = row["topic"] or ""

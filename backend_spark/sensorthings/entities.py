@@ -79,8 +79,7 @@ def _placed(catalogue: Catalogue) -> dict[str, Record]:
 
 
 def _thing(node: NodeSeries) -> Properties:
-    newest = node.newest
-    cells = {"cell": max(newest.cells, default=None), "topic": newest.topic or None}
+    cells = {"cell": node.cell, "topic": node.newest.topic or None}
     return {
         "name": node.id,
         "description": "A node on a slope",
@@ -114,7 +113,7 @@ def _datastream(series: Series) -> Properties:
         "properties": counter_properties(series.counter),
     }
     if series.cells:
-        found["observedArea"] = _polygon(max(series.cells))
+        found["observedArea"] = _area(series.cells)
     return found
 
 
@@ -160,6 +159,17 @@ def _feature(cell: str) -> Properties:
 
 def _polygon(cell: str) -> dict[str, Any]:
     return {"type": "Polygon", "coordinates": [cell_ring(cell)]}
+
+
+def _area(cells: Iterable[str]) -> dict[str, Any]:
+    """The cell of a series, or the box around all if its node has moved."""
+    polygons = [_polygon(cell) for cell in cells]
+    if len(polygons) == 1:
+        return polygons[0]
+    points = [point for each in polygons for point in each["coordinates"][0]]
+    (west, east), (south, north) = ((min(x), max(x)) for x in zip(*points, strict=True))
+    corners = [[west, south], [east, south], [east, north], [west, north]]
+    return {"type": "Polygon", "coordinates": [[*corners, corners[0]]]}
 
 
 def _observation(row: dict[str, Any]) -> Properties:

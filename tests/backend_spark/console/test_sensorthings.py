@@ -30,6 +30,8 @@ from frost_sta_client.service.auth_handler import AuthHandler
 from backend_spark.console import accounts
 from backend_spark.console.access_log import ACCESS_KINDS
 from backend_spark.console.audit_log import read_journal
+from backend_spark.console.nodes import cell_center
+from backend_spark.exports.formats import cell_ring
 from backend_spark.sensorthings.request_syntax import parse_options
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.answer_limits import AnswerLimits
@@ -310,6 +312,40 @@ def test_readings_keep_their_unit(tmp_path: Path) -> None:
     assert sensor["metadata"] == "span"
     (span,) = ask("ObservedProperties")["value"]
     assert span["properties"] == {"unit": None}
+
+
+def test_node_that_moved_is_where_its_newest_reading_is(tmp_path: Path) -> None:
+    """Also in a cell whose token sorts before; the area of a series has all cells."""
+    old, new = "355a9c54", "355a9c44"
+    reading = {"name": "tilt/x", "unit": "deg", "value": 0.1}
+    ask = ask_readings(
+        tmp_path, [reading | {"cell": old}, reading | {"cell": new}, reading]
+    )
+    thing = ask("Things('n1')", expand="Locations")
+    (location,) = thing["Locations"]
+    stream = ask("Datastreams('n1/tilt/x')")
+    (west, south), (east, north) = (
+        (pick(each[0] for each in corners), pick(each[1] for each in corners))
+        for pick, corners in (
+            (min, [*cell_ring(old), *cell_ring(new)]),
+            (max, [*cell_ring(old), *cell_ring(new)]),
+        )
+    )
+
+    assert thing["properties"] == {"cell": new}
+    latitude, longitude = cell_center(new) or (0.0, 0.0)
+    assert location["location"]["coordinates"] == [
+        round(longitude, 6),
+        round(latitude, 6),
+    ]
+    assert stream["observedArea"] == {
+        "type": "Polygon",
+        "coordinates": [
+            [[west, south], [east, south], [east, north], [west, north], [west, south]]
+        ],
+    }
+    inside = f"st_within(observedArea, geography'{AREA}')"
+    assert ask("Datastreams", filter=inside)["value"] == []
 
 
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"
