@@ -8,6 +8,7 @@ list of values; a comparison holds if it does for one of them.
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
@@ -230,6 +231,11 @@ def _number(work: Callable[..., Any]) -> Callable[..., Any]:
     return lambda value: float(work(value))
 
 
+def _rounded(value: float) -> Decimal:
+    """The nearest whole number, a half away from zero, as OData rounds."""
+    return Decimal(value).to_integral_value(ROUND_HALF_UP)
+
+
 def _time_part(work: Callable[[datetime], Any]) -> Callable[..., Any]:
     return lambda value: work(_as_time(value))
 
@@ -245,7 +251,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "endswith": lambda text, part: text.endswith(part),
     "startswith": lambda text, part: text.startswith(part),
     "length": _number(len),
-    "indexof": lambda text, part: float(text.index(part)),
+    "indexof": lambda text, part: float(text.find(part)),
     "substring": _substring,
     "tolower": lambda text: text.lower(),
     "toupper": lambda text: text.upper(),
@@ -263,7 +269,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "totaloffsetminutes": _time_part(lambda _at: 0.0),
     "mindatetime": lambda: FIRST_TIME,
     "maxdatetime": lambda: LAST_TIME,
-    "round": _number(round),
+    "round": _number(_rounded),
     "floor": _number(math.floor),
     "ceiling": _number(math.ceil),
     "geo.distance": _spatial(shapely.distance),

@@ -265,11 +265,9 @@ def _value_of(kind: str, text: str) -> Value:
         return _finite(float(text))
     if kind == "text":
         return unquote_text(text)
-    if kind == "times":
+    if kind in {"times", "date"}:
         first, _, last = text.partition("/")
         return (parse_time(first), parse_time(last)) if last else parse_time(first)
-    if kind == "date":
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
     if kind == "typed":
         name, _, quoted = text.partition("'")
         inner = unquote_text(f"'{quoted}")
@@ -289,12 +287,14 @@ def unquote_text(text: str) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Time of ISO 8601 with its zone, in UTC.
+    """Time of ISO 8601 with its zone, in UTC; the begin of a plain date.
 
     Raises:
         ValueError: It is none.
     """
     found = datetime.fromisoformat(text)
+    if len(text) == len("2026-10-25"):
+        return found.replace(tzinfo=UTC)
     if found.tzinfo is None:
         raise ValueError(text)
     return found.astimezone(UTC)

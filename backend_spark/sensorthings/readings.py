@@ -4,6 +4,7 @@ What is written in SQL selects all rows that the filter accepts, and perhaps mor
 `ReadingFilter.is_exact` says whether it selects only these.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -207,7 +208,9 @@ class _Translator:
             left, right = map(self.translate, condition.arguments)
             is_both = condition.name == "and"
             return left.and_also(right) if is_both else _either(left, right)
-        return _comparison(condition) if condition.name in _SIGNS else INEXACT
+        if condition.name not in _SIGNS:
+            return INEXACT
+        return _comparison(condition, self._scope.now)
 
     def _by_series(self, condition: Expression) -> ReadingFilter:
         """Find the series first; then only their readings are read."""
@@ -239,8 +242,8 @@ def _either(left: ReadingFilter, right: ReadingFilter) -> ReadingFilter:
     return ReadingFilter((both,), left.is_exact and right.is_exact)
 
 
-def _comparison(condition: Operation) -> ReadingFilter:
-    left, right = condition.arguments
+def _comparison(condition: Operation, now: datetime) -> ReadingFilter:
+    left, right = (_folded(each, now) for each in condition.arguments)
     name = condition.name
     if isinstance(left, Literal):
         left, right, name = right, left, _TURNED.get(name, name)
@@ -252,10 +255,17 @@ def _comparison(condition: Operation) -> ReadingFilter:
         return cell_filter(str(value)) if is_cell else INEXACT
     if path in _TIMES and isinstance(value, datetime) and fits_sql(value):
         return _time_filter(path, name, value)
-    is_number = isinstance(value, float)
+    is_number = isinstance(value, float) and math.isfinite(value)
     if is_number and path in {"result", "resultQuality"}:
         return ReadingFilter((f"{SQL_COLUMNS[path]} {_SIGNS[name]} {value!r}",))
     return INEXACT
+
+
+def _folded(expression: Expression, now: datetime) -> Expression:
+    """The value of an operation without properties, such as a time before now."""
+    if not isinstance(expression, Operation) or any(_paths(expression)):
+        return expression
+    return Literal(compile_expression(expression, now)(lambda _steps: None))
 
 
 def _time_filter(path: str, name: str, value: datetime) -> ReadingFilter:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import frost_sta_client as frost
 import httpx
@@ -346,6 +346,34 @@ def test_node_that_moved_is_where_its_newest_reading_is(tmp_path: Path) -> None:
     }
     inside = f"st_within(observedArea, geography'{AREA}')"
     assert ask("Datastreams", filter=inside)["value"] == []
+
+
+def test_bounds_that_are_computed_limit_what_is_read(tmp_path: Path) -> None:
+    """A file of readings outside of them is not opened; page after page."""
+    reading = {"name": "tilt/x", "unit": "deg", "value": 0.1}
+    old = {"at": T0 - timedelta(days=900)}
+    ask_readings(tmp_path, [reading | old])
+    (file,) = (tmp_path / "silver").rglob("*.parquet")
+    new = [{"at": T0 - timedelta(minutes=n)} for n in range(90)]
+    ask = ask_readings(tmp_path, [reading | each for each in new])
+    assert len(ask("Observations")["value"]) == 91
+    file.write_bytes(b"")  # the catalogue has read it
+    condition = "phenomenonTime gt now() sub duration'PT1H'"
+    times = []
+    page = ask("Observations", filter=condition, top="40", count="true")
+    count = page["@iot.count"]
+    while True:
+        times += [each["phenomenonTime"] for each in page["value"]]
+        if "@iot.nextLink" not in page:
+            break
+        token = dict(parse_qsl(page["@iot.nextLink"]))["$skiptoken"]
+        page = ask("Observations", filter=condition, top="40", skiptoken=token)
+
+    assert len(set(times)) == len(times) == count == 60
+    recent = "phenomenonTime gt 2026-11-27T02:00:00Z"
+    for always in ("1e308 mul 10", "1 sub -1"):
+        page = ask("Observations", filter=f"{recent} and result lt {always}", top="9")
+        assert len(page["value"]) == 9
 
 
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"

@@ -39,6 +39,12 @@ TRUE = (
     "year(phenomenonTime) eq 2026 and hour(phenomenonTime) eq 7",
     "span lt 2026-10-26T01:00:00Z and span gt 2026-10-24T00:00:00Z",
     "now() gt phenomenonTime and phenomenonTime lt maxdatetime()",
+    "date(phenomenonTime) eq 2026-10-26 and date(phenomenonTime) ne 2026-10-25",
+    "date(phenomenonTime) gt 2026-10-25 and 2026-10-27 gt date(phenomenonTime)",
+    "date(phenomenonTime) eq '2026-10-26' and year('2026-10-26') eq 2026",
+    "indexof(name, 'zz') eq -1 and indexof(name, '') eq 0",
+    "round(result) eq 5 and round(2.5) eq 3 and round(-2.5) eq -3",
+    "round(2.4) eq 2 and round(1e300) eq 1e300",
     "startswith(name,'otani') and substringof('tilt', name) and length(name) eq 12",
     "toupper(substring(name, 0, 5)) eq 'OTANI' and indexof(name, 'a') eq 2",
     f"st_within(location, geography'{SQUARE}')",
@@ -57,6 +63,9 @@ FALSE = (
     "Datastreams/name eq 'wire'",
     "st_within(name, geography'POINT(1 1)')",
     "result div 0 gt 1",
+    "date(phenomenonTime) eq 2026-10-25",
+    "date(phenomenonTime) ne 2026-10-26",
+    "name ne 2026-10-26",
     "st_disjoint(location, geography'POINT EMPTY') and 1 eq 2",
 )
 
