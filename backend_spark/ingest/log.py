@@ -7,7 +7,7 @@ Either way a log consists of streams, a stream of segments with growing numbers,
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -121,6 +121,31 @@ def check_files_are_read(
             f"absent until all segments in {folder} are read",
             f"{kafka.servers} and {unread} unread segments",
             "remove [kafka], run this program until none is left, then set it again",
+        )
+        raise SettingsError([Problem.of(error)])
+
+
+REPLACED_FILE: Final = "replaced"
+"""File in the folder of checkpoints: the machine that has taken over the tables."""
+
+
+def check_not_replaced(checkpoints: Path) -> None:
+    """Check that no other machine has taken over the tables of this data folder.
+
+    Nothing would score what this one receives.
+
+    Raises:
+        SettingsError: Another one has.
+    """
+    path = checkpoints / REPLACED_FILE
+    if path.exists():
+        machine = path.read_text(encoding="utf-8")
+        error = FieldError(
+            "backend.tables",
+            "tables that no other machine has taken over",
+            f"those of {machine}",
+            "disable the units here; or if this machine is to go on, stop the backend "
+            f"there, delete {path} and start it here",
         )
         raise SettingsError([Problem.of(error)])
 

@@ -30,6 +30,7 @@ from backend_spark.ingest.ingester import AppendRetry, IngestLoop
 from backend_spark.ingest.log import (
     LogWriter,
     MessageLog,
+    check_not_replaced,
     open_log,
     require_kafka_library,
 )
@@ -53,6 +54,7 @@ from backend_spark.ingest.standby import IngesterLock
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.files import fsync_folder, is_disk_full, make_folder
 from service_runtime.lifecycle import (
+    EXIT_CONFIG,
     SystemdSupervisor,
     end_after,
     exit_on_thread_error,
@@ -61,6 +63,7 @@ from service_runtime.lifecycle import (
 )
 from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsServer, make_metrics_servers
+from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Backoff, Connection
@@ -215,6 +218,7 @@ class IngestService:
         log: The log, as its ingester uses it besides appending.
         retentions: Trim the log and the quarantine.
         lock: Lock of this ingester id.
+        check_place: Raises a `SettingsError` if the log must not be written any more.
         open_metrics: Opens the metrics servers, once the lock is held.
         now_s: Unix time.
         stopped: Set by `stop`.
@@ -226,6 +230,7 @@ class IngestService:
     log: "IngestLog"
     retentions: tuple[SegmentRetention, ...]
     lock: IngesterLock
+    check_place: Callable[[], object]
     open_metrics: Callable[[], list[MetricsServer]]
     now_s: Callable[[], float]
     stopped: threading.Event
@@ -236,9 +241,13 @@ class IngestService:
         Raises:
             AlreadyRunningError: Another process holds the lock, and this is no standby.
             SegmentError: A file of ids is damaged.
-            SettingsError: The address for Prometheus cannot be used.
+            SettingsError: The address for Prometheus cannot be used, or another machine
+                has taken over the tables.
         """
-        if not self._wait_for_lock() or not self._prepare():
+        if not self._wait_for_lock():
+            return
+        self.check_place()
+        if not self._prepare():
             return
         servers = self.open_metrics()
         for server in servers:
@@ -306,6 +315,7 @@ class IngestService:
                 self._trim_one(retention)
             remaining_s = TRIM_S
             while remaining_s > 0 and not self.stopped.wait(FULL_S):
+                self.check_place()
                 remaining_s -= TRIM_S if self.loop.append_retry.is_full else FULL_S
 
     def _trim_one(self, retention: SegmentRetention) -> None:
@@ -338,7 +348,7 @@ def run(settings: BackendSettings, *, standby: bool = False) -> None:
         SegmentError: A file of ids is damaged.
     """
     endpoint = parse_broker(settings.ingest)
-    exit_on_thread_error()
+    exit_on_thread_error({SettingsError: EXIT_CONFIG})
     sys.excepthook = _exit_on_error
     process = _make_process(settings, endpoint, standby=standby)
     pulse = process.connection.watchdog
@@ -385,10 +395,16 @@ def _make_process(
         _make_ingest_log(settings, ingest),
         _make_retentions(settings, scored),
         turn,
+        partial(_check_place, settings),
         partial(make_metrics_servers, settings.metrics, measures.collect, settings.tls),
         time.time,
         stopped,
     )
+
+
+def _check_place(settings: BackendSettings) -> None:
+    if settings.kafka.servers is None:  # else any machine reads the log
+        check_not_replaced(Path(settings.backend.data) / CHECKPOINTS_FOLDER)
 
 
 def _make_connection(

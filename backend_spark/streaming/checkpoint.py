@@ -11,13 +11,18 @@ at the offset of bronze: no message is missing or doubled.
 import json
 import logging
 import shutil
+import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backend_spark.ingest.log import MessageLog
+from backend_spark.ingest.log import (
+    REPLACED_FILE,
+    MessageLog,
+    check_not_replaced,
+)
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.tables.reader import read_transactions
@@ -33,6 +38,8 @@ from service_runtime.files import fsync_file, fsync_folder, make_folder, write_a
 log = logging.getLogger(__name__)
 
 APP_ID_FILE: Final = "app_id"
+FOLDER_ID_FILE: Final = ".folder_id"
+_CLAIMED_BY: Final = ".claimed_by"
 FIRST_BATCH_FILE: Final = "first_batch"
 START_FILE: Final = "start_offset"
 _DISCARDED: Final = ".discarded"
@@ -67,6 +74,36 @@ def read_app_id(tables: Folder, checkpoint: Path) -> str:
         known = earlier.read_text(encoding="ascii") if earlier.exists() else ""
         write_text(tables, name, known or str(uuid.uuid4()))
     return read_text(tables, name)
+
+
+def claim_for_folder(tables: Folder, checkpoints: Path) -> None:
+    """Store in the tables which data folder has their job.
+
+    A folder that had it, and finds another one there, belongs to a machine that was
+    replaced. It does not take the tables back: its log lacks what the new machine has
+    received, and both would end each other's jobs for ever.
+
+    Args:
+        tables: Tables outside of the data folder.
+        checkpoints: Folder of the checkpoints, in the data folder.
+
+    Raises:
+        SettingsError: This machine was replaced.
+    """
+    check_not_replaced(checkpoints)
+    path = checkpoints / FOLDER_ID_FILE
+    known = path.read_text(encoding="utf-8") if path.exists() else None
+    current = read_text(tables, _CLAIMED_BY) if has_file(tables, _CLAIMED_BY) else None
+    if known is not None and current not in {None, known}:
+        machine = str(current).partition(" ")[2]
+        write_atomic(checkpoints / REPLACED_FILE, machine.encode())
+        path.unlink()
+        check_not_replaced(checkpoints)
+    if known is None or current is None:
+        known = known or f"{uuid.uuid4()} {socket.gethostname()}"
+        write_text(tables, _CLAIMED_BY, known)
+        make_folder(checkpoints)
+        write_atomic(path, known.encode())
 
 
 def check_checkpoint(

@@ -38,6 +38,7 @@ from backend_spark.scoring.applied_reviews import AppliedReviews
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,
+    claim_for_folder,
     read_app_id,
     repair_checkpoint,
     sync_plan,
@@ -223,6 +224,7 @@ def run_job(
         AlreadyRunningError: Another job scores this data folder.
         UnfinishedReplayError: An interrupted replay must be finished first.
         UnsharedFolderError: An executor does not see the data folder or the tables.
+        SettingsError: Another machine has taken over the tables.
         SupersededError: Another job has claimed the tables since.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
@@ -241,7 +243,7 @@ def run_job(
     _check_replay(tables_folder(settings.backend))
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
-    gate, scoring, start = _prepare(session, settings, pulse)
+    gate, scoring, start = _prepare(session, settings, pulse, once=once)
     gates.append(gate)
 
     def stop() -> None:
@@ -353,12 +355,18 @@ def _checkpoint(data: Path) -> Path:
 
 
 def _prepare(
-    session: SparkSession, settings: BackendSettings, pulse: LoopWatchdog
+    session: SparkSession,
+    settings: BackendSettings,
+    pulse: LoopWatchdog,
+    *,
+    once: bool,
 ) -> tuple[BatchGate, "ScoringSchedule", QueryStart]:
     register(session)
     scored = make_pipeline(settings)
     if not str(session.sparkContext.master).startswith("local"):
         scored.shared.require_on_executors(session)
+    if settings.backend.tables is not None and not once:
+        claim_for_folder(scored.tables, scored.data / CHECKPOINTS_FOLDER)
     start = find_start(session, settings, scored)
     scored.shared.delete_other_marks()
     scored.recover(session)

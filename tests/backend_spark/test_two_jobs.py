@@ -1,11 +1,14 @@
 """Two jobs on the same tables: a standby, or because the lock file was deleted."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from conftest import wait_until
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
@@ -134,3 +137,31 @@ def test_standby_waits_until_the_running_job_ends(tmp_path: Path) -> None:
     with pytest.raises(AlreadyRunningError, match=r"lock-score"):
         acquire_lock(path)
     os.close(held.pop())
+
+
+@pytest.mark.long
+def test_machine_that_was_replaced_ends_for_good(tmp_path: Path) -> None:
+    """The real program: systemd does not start it again, and the new one goes on."""
+    tables = tmp_path / "tables"
+
+    def start(name: str) -> subprocess.Popen[str]:
+        config = tmp_path / f"{name}.toml"
+        config.write_text(
+            f'[backend]\ndata = "{tmp_path / name}"\ntables = "{tables}"\n'
+            '[score]\nmaster = "local[1]"\n'
+        )
+        command = [sys.executable, "-m", "backend_spark", "score", "--config"]
+        return subprocess.Popen(
+            [*command, str(config)], stderr=subprocess.PIPE, text=True
+        )
+
+    for name in ("old", "new"):
+        running = start(name)
+        wait_until((tmp_path / name / "checkpoints/.folder_id").exists, timeout_s=180)
+        running.terminate()
+        running.communicate(timeout=120)
+    replaced = start("old")
+    _, stderr = replaced.communicate(timeout=180)
+
+    assert replaced.returncode == 78
+    assert f"delete {tmp_path}/old/checkpoints/replaced" in stderr

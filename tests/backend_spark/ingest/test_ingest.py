@@ -10,6 +10,7 @@ import pytest
 from conftest import Broker, wait_until
 from ingesting import TOPIC, IngestBench, Sender
 
+from backend_spark.ingest.log import REPLACED_FILE
 from backend_spark.ingest.segment_log import list_segments, read_segments
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.senml import MessageId
@@ -45,6 +46,25 @@ def test_message_is_on_disk_when_its_receipt_arrives(
     assert logged == {1: 1}
     assert ingester.logged() == {1: 1}
     assert not list(ingester.log.glob(".unfinished*"))
+
+
+def test_ingester_of_a_replaced_machine_ends(
+    ingester: IngestBench, sender: Sender
+) -> None:
+    """It would take messages from the new one, and nothing would score them."""
+    replaced = ingester.log.parent / "checkpoints" / REPLACED_FILE
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    replaced.parent.mkdir()
+    replaced.write_text("backend-2", encoding="utf-8")
+    _, stderr = process.communicate(timeout=60)
+    again = ingester.start()
+    _, stderr_again = again.communicate(timeout=60)
+
+    assert process.returncode == again.returncode == 78
+    assert "got 'those of backend-2'" in stderr
+    assert stderr.count(f"delete {replaced}") == 1
+    assert f"delete {replaced}" in stderr_again
 
 
 def test_gateways_properties_in_both_forms_are_one_message(
