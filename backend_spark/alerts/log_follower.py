@@ -9,11 +9,11 @@ from typing import Final
 from backend_spark.ingest.log import MessageLog, end_of
 from backend_spark.ingest.segment_log import (
     LogOffset,
+    SegmentLog,
     SegmentName,
     advance_offset,
     end_offset,
     list_segments,
-    segments_between,
 )
 from service_runtime.files import make_folder, write_atomic
 
@@ -74,7 +74,7 @@ class LogFollower:
         began_s = self.monotonic_s()
         end = end_offset(list_segments(self.folder))
         self._streams = set(end)
-        names = segments_between(list_segments(self.folder), self.offset, end)
+        names = SegmentLog(self.folder).between(self.offset, end)
         ended_s = self.monotonic_s()
         pause_s = (ended_s - began_s) / LISTING_SHARE
         self._list_at_s = ended_s + max(LISTING_S, pause_s)

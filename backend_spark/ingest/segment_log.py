@@ -12,13 +12,14 @@ import errno
 import logging
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -226,6 +227,10 @@ def group_segments(
 BYTES_PER_TASK = 256 * 1024
 """A thousand messages, a tenth of a second of work."""
 
+SETTLED_S: Final = 120.0
+"""Age of a segment from which on no client of NFS has an older listing in its cache,
+nor remembers that a file was missing (``acdirmax``: 60 s)."""
+
 
 @dataclass(frozen=True)
 class SegmentLog:
@@ -233,9 +238,11 @@ class SegmentLog:
 
     Attributes:
         folder: Folder of the log.
+        now_s: Unix time.
     """
 
     folder: Path
+    now_s: Callable[[], float] = time.time  # noqa: TID251 - no other clock
 
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Number of the first and last segment of each stream."""
@@ -250,10 +257,20 @@ class SegmentLog:
     ) -> list[SegmentName]:
         """Segments after one offset up to another, round-robin over the streams.
 
-        A listing of a growing folder may contain a segment and miss an earlier one, so
-        take the end from an earlier listing.
+        A writer leaves no gaps, but the listing of a growing folder may: on NFS for as
+        long as a client keeps it. Take the end from an earlier listing. What a listing
+        lacks is looked up by name. A stream ends before a number that is missing, to
+        be read later, until the next segment is `SETTLED_S` old: then it was deleted.
         """
-        return segments_between(list_segments(self.folder), start, end)[:max_count]
+        listed: dict[str, list[int]] = {}
+        for name in list_segments(self.folder):  # sorted
+            listed.setdefault(name.stream, []).append(name.seq)
+        found = (
+            self._unbroken(stream, listed.get(stream, []), start.get(stream, -1), last)
+            for stream, last in end.items()
+        )
+        names = chain.from_iterable(found)
+        return segments_between(names, start, end)[:max_count]
 
     def read(self, names: Sequence[SegmentName]) -> Iterator[pa.Table]:
         """Rows of segments."""
@@ -270,6 +287,30 @@ class SegmentLog:
         """Number of segments after an offset."""
         names = list_segments(self.folder)
         return sum(name.seq > after.get(name.stream, -1) for name in names)
+
+    def _unbroken(
+        self, stream: str, listed: list[int], start: int, last: int
+    ) -> Iterator[SegmentName]:
+        """Segments of a stream up to the first number that is missing."""
+        expected = start + 1
+        for seq in (*(n for n in listed if start < n <= last), last + 1):
+            while expected < seq and self._path(stream, expected).exists():
+                yield SegmentName(stream, expected)
+                expected += 1
+            if seq > last or (expected < seq and not self._is_settled(stream, seq)):
+                return
+            # Those before the first one of a new reader were trimmed.
+            if start >= 0 and expected < seq:
+                log.error("%s: segments %d to %d are gone", stream, expected, seq - 1)
+            yield SegmentName(stream, seq)
+            expected = seq + 1
+
+    def _is_settled(self, stream: str, seq: int) -> bool:
+        written_s = self._path(stream, seq).stat().st_mtime
+        return self.now_s() - written_s > SETTLED_S
+
+    def _path(self, stream: str, seq: int) -> Path:
+        return self.folder / str(SegmentName(stream, seq))
 
 
 def read_segments(

@@ -249,6 +249,24 @@ def test_follower_alternates_between_streams_and_finds_new_ones(tmp_path: Path) 
     assert [n.stream for n in follower.next_segments(9)] == ["i.0c"]
 
 
+def test_follower_waits_for_a_segment_that_a_listing_misses(tmp_path: Path) -> None:
+    """On NFS another machine may list a later one first; its alert must not be lost."""
+    follower, writer = (
+        LogFollower(tmp_path, lambda: 0.0),
+        SegmentWriter(tmp_path, "i.0a"),
+    )
+    paths = [writer.append([message(seq, 5)]) for seq in range(3)]
+    hidden = paths[1].rename(tmp_path / "hidden")
+    first = follower.next_segments(9)
+    follower.mark_read(first)
+    meanwhile = follower.next_segments(9)
+    hidden.rename(paths[1])
+
+    assert [name.seq for name in first] == [0]
+    assert meanwhile == []
+    assert [name.seq for name in follower.next_segments(9)] == [1, 2]
+
+
 def test_new_stream_is_found_while_another_never_pauses(tmp_path: Path) -> None:
     """A storm at one ingester; another one starts and has an urgent message."""
     now_s = [0.0]

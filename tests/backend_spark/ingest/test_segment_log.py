@@ -19,7 +19,9 @@ from backend_spark.ingest.deduplication import (
 )
 from backend_spark.ingest.segment_log import (
     DAMAGED_ROW,
+    LogOffset,
     LogRow,
+    SegmentLog,
     SegmentName,
     SegmentWriter,
     decode_segment,
@@ -50,6 +52,72 @@ def no_descriptors() -> Iterator[None]:
 def row(seq: int, node: str = "node-1") -> LogRow:
     """A message of a node."""
     return LogRow(1_700_000_000_000_000 + seq, "/4/1", b"x", node, "b", seq, 1)
+
+
+def seqs(log: SegmentLog, start: LogOffset, end: LogOffset) -> list[int]:
+    """Numbers of the segments between two offsets."""
+    return [name.seq for name in log.between(start, end)]
+
+
+def test_reader_waits_for_a_segment_that_a_listing_misses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On NFS another machine may list a later one first; deleted ones are skipped."""
+    now_s = [0.0]
+    writer, log = (
+        SegmentWriter(tmp_path, "a.01"),
+        SegmentLog(tmp_path, lambda: now_s[0]),
+    )
+    paths = [writer.append([row(seq)]) for seq in range(4)]
+    now_s[0] = paths[3].stat().st_mtime + 60.0
+    end = {"a.01": 3}
+    hidden = paths[1].rename(tmp_path / "hidden")
+    young, first = seqs(log, {"a.01": 0}, end), seqs(log, {}, end)
+    assert not caplog.messages
+    now_s[0] += 61.0
+    old = seqs(log, {"a.01": 0}, end)
+    hidden.rename(paths[1])
+
+    assert (young, first) == ([], [0])
+    assert old == [2, 3]
+    assert "a.01: segments 1 to 1 are gone" in caplog.messages
+    assert seqs(log, {}, end) == [0, 1, 2, 3]
+
+
+def test_segment_that_a_listing_misses_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last ones of a planned batch, and streams that the listing lacks."""
+    first, second = (SegmentWriter(tmp_path, f"{name}.01") for name in "ab")
+    for seq in range(4):
+        first.append([row(seq)])
+    second.append([row(9)])
+    stale = [SegmentName("a.01", seq) for seq in (0, 2)]
+    monkeypatch.setattr(segment_log, "list_segments", lambda _folder: stale)
+    log = SegmentLog(tmp_path)
+
+    assert seqs(log, {"a.01": 0}, {"a.01": 3, "b.01": 0}) == [1, 0, 2, 3]
+
+
+def test_new_reader_begins_after_trimmed_segments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is reported; a listing that misses the first ones is waited for."""
+    now_s = [0.0]
+    writer, log = (
+        SegmentWriter(tmp_path, "a.01"),
+        SegmentLog(tmp_path, lambda: now_s[0]),
+    )
+    paths = [writer.append([row(seq)]) for seq in range(3)]
+    for path in paths[:2]:
+        path.unlink()
+    now_s[0] = paths[2].stat().st_mtime
+    young = seqs(log, {}, {"a.01": 2})
+    now_s[0] += 121.0
+
+    assert young == []
+    assert seqs(log, {}, {"a.01": 2}) == [2]
+    assert not caplog.messages
 
 
 def test_segments_return_the_written_rows(tmp_path: Path) -> None:
