@@ -157,6 +157,12 @@ class FailoverTimeouts:
 
 POLL_S = 0.25
 
+STABLE_S = 3600.0
+"""Time of use after which a return to a gateway was right: it has stored something."""
+
+MAX_DOUBLINGS = 5
+"""Most times that the number of checks doubles after returns that failed: an hour."""
+
 
 class GatewaySelector:
     """Selects a gateway, fails over to the next, and returns to a better one.
@@ -187,6 +193,8 @@ class GatewaySelector:
         self._timeouts = timeouts or FailoverTimeouts()
         self._ranked: list[Endpoint] = []
         self._healthy_checks: Counter[Endpoint] = Counter()
+        self._failed_returns: Counter[Endpoint] = Counter()
+        self._is_return = False
         self._chosen_at_s = -self._timeouts.failover_s
         self._check_soon = threading.Event()
 
@@ -218,9 +226,11 @@ class GatewaySelector:
         elif self._has_failed(now_s):
             self._healthy_checks.clear()
             self._check_soon.set()
+            self._note_failure(current, now_s)
             self._change(self._after(current), f"{current} does not serve", now_s)
         elif better := self._healthy_better(current):
             self._change(better, f"nearer than {current}, healthy again", now_s)
+            self._is_return = True
 
     def _has_failed(self, now_s: float) -> bool:
         since_s = self._uplink.unserved_since_s
@@ -239,11 +249,23 @@ class GatewaySelector:
         return ranked[: ranked.index(current)] if current in ranked else ranked[:1]
 
     def _healthy_better(self, current: Endpoint) -> Endpoint | None:
-        required = self._timeouts.min_healthy_checks
-        return next(
-            (g for g in self._better(current) if self._healthy_checks[g] >= required),
-            None,
-        )
+        """A better gateway with enough checks: twice as many after a failed return.
+
+        A check finds the offer of a gateway that may not store anything.
+        """
+        for gateway in self._better(current):
+            doublings = min(self._failed_returns[gateway], MAX_DOUBLINGS)
+            required = self._timeouts.min_healthy_checks * 2**doublings
+            if self._healthy_checks[gateway] >= required:
+                return gateway
+        return None
+
+    def _note_failure(self, current: Endpoint, now_s: float) -> None:
+        """Count a return to a gateway that failed soon."""
+        if now_s - self._chosen_at_s >= STABLE_S:
+            self._failed_returns.pop(current, None)
+        elif self._is_return:
+            self._failed_returns[current] += 1
 
     def _check_better(self) -> None:
         current = self._uplink.endpoint
@@ -267,7 +289,7 @@ class GatewaySelector:
                 until_s = min(until_s, self._clock() + timeouts.failover_s)
 
     def _change(self, chosen: Endpoint, reason: str, now_s: float) -> None:
-        self._chosen_at_s = now_s
+        self._chosen_at_s, self._is_return = now_s, False
         if chosen != self._uplink.endpoint:
             log.info("gateway chosen: %s (%s)", chosen, reason)
             self._healthy_checks.clear()

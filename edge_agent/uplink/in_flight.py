@@ -38,10 +38,12 @@ refusal: many such messages, as of a cell that the node has left, would else tak
 link from the others."""
 
 REFUSALS_OF_GATEWAY = 3
-"""Refusals of a message that may be the gateway's fault; further ones are its own."""
+EXPIRIES_OF_GATEWAY = 6
+"""Refusals of a message, and times that its receipt did not come, that may be the
+gateway's fault; further ones are its own."""
 
 MAX_REFUSED_KNOWN = 20_000
-"""Messages whose refusals are counted."""
+"""Messages whose refusals, or missing receipts, are counted."""
 
 
 class CustodyMode(enum.Enum):
@@ -156,6 +158,9 @@ class InFlight:
         self._refused: list[_Refused] = []
         self._refusals: dict[int, int] = {}
         self._is_refusing = False
+        self._expiries: dict[int, int] = {}
+        self._expired: set[int] = set()
+        self._is_storing = True
         self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
         self._paused_until_s = 0.0
@@ -199,6 +204,7 @@ class InFlight:
         self._receive_maximum = receive_maximum
         self.custody = self._configured
         self._has_subscriber, self._is_refusing = True, False
+        self._on_stored()
         is_puback = self._configured is CustodyMode.PUBACK
         offers = () if is_puback else known_offers
         self._offers = {offer.receiver: offer for offer in offers}
@@ -233,6 +239,7 @@ class InFlight:
             offer = replace(offer, is_offline=False)
         else:
             self._offline.discard(offer.receiver)
+            self._has_subscriber = True
         self._offers[offer.receiver] = offer
         is_new_mode = self.custody is not CustodyMode.RECEIPTS
         if self._configured is CustodyMode.AUTO and is_new_mode:
@@ -263,11 +270,14 @@ class InFlight:
     def is_served(self, now_s: float) -> bool:
         """Whether messages can be delivered: link, broker and store are available.
 
-        Without an offer a subscriber must be there, such as a Gamma gateway. A broker
-        that refuses, as one with an old list of rights, does not serve: others may.
+        An offer may be remembered, or be older than a restart of the broker: its store
+        must also be a subscriber, and give receipts. Without an offer a subscriber must
+        be there, such as a Gamma gateway. A broker that refuses, as one with an old
+        list of rights, does not serve: others may.
         """
         stores = self._offers.keys()
-        has_store = bool(stores - self._offline) if stores else self._has_subscriber
+        is_online = not stores or bool(stores - self._offline)
+        has_store = is_online and self._has_subscriber and self._is_storing
         accepts = has_store and not self._is_refusing
         return self._is_up and accepts and not self._is_silent(now_s)
 
@@ -439,11 +449,13 @@ class InFlight:
 
     def on_receipt(self, receipt: CustodyReceipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
+        self._on_stored()
         seqs = [
             seq for seq, sent in self._awaiting.items() if sent.message.id in receipt
         ]
         for seq in seqs:
             del self._awaiting[seq]
+            self._expiries.pop(seq, None)
         self._due.ack += seqs
         in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
         early = [sent for sent in in_flight if sent.message.id in receipt]
@@ -496,7 +508,28 @@ class InFlight:
         for seq in [sent.message.seq for sent in expired]:
             del self._awaiting[seq]
             self._due.release.append(seq)
+            if self._needs_subscriber:
+                self._note_expired(seq)
         retried = [each for each in self._refused if each.until_s <= now_s]
         if retried:
             self._refused = [each for each in self._refused if each.until_s > now_s]
             self._due.release += [each.message.seq for each in retried]
+
+    def _note_expired(self, seq: int) -> None:
+        """Count a missing receipt; the second one of a message ends the service.
+
+        In between there was no receipt at all. After a power cut a broker may have its
+        stored offers and subscriptions, and acknowledge, without a gateway behind it.
+        """
+        count = self._expiries.pop(seq, 0) + 1
+        self._expiries[seq] = count
+        if len(self._expiries) > MAX_REFUSED_KNOWN:
+            del self._expiries[next(iter(self._expiries))]
+        if self._is_storing and count <= EXPIRIES_OF_GATEWAY:
+            self._is_storing = seq not in self._expired
+            self._expired.add(seq)
+
+    def _on_stored(self) -> None:
+        """Start anew to wait for a receipt, after any receipt or on a new link."""
+        self._is_storing = True
+        self._expired.clear()

@@ -140,6 +140,34 @@ def test_better_gateway_is_selected_again_after_two_checks(
     assert selection.uplink.switched_to == [NEAR, NEXT, NEAR]
 
 
+def test_gateway_that_only_seems_healthy_is_tried_less_and_less_often(
+    selection: SelectorHarness,
+) -> None:
+    """After a power cut a broker may show the offer of a gateway that did not start."""
+    selection.source.healthy = {NEAR}
+    checks = []
+    for _ in range(8):
+        selection.uplink.unserved_since_s = selection.now_s
+        selection.advance(4.0)
+        assert selection.uplink.endpoint == NEXT
+        selection.uplink.unserved_since_s = None
+        checks.append(0)
+        while selection.uplink.endpoint == NEXT:
+            selection.run_check()
+            selection.advance(1.0)
+            checks[-1] += 1
+    assert checks == [2, 4, 8, 16, 32, 64, 64, 64]
+
+    selection.advance(3600.0)
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(4.0)
+    selection.uplink.unserved_since_s = None
+    for _ in range(2):
+        selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEAR
+
+
 def test_unlisted_gateway_is_replaced_when_another_is_healthy(
     selection: SelectorHarness,
 ) -> None:

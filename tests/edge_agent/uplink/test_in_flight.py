@@ -524,3 +524,75 @@ def test_offer_is_needed_for_the_priority_in_the_topic() -> None:
         f.on_offer(OFFER)
         assert f.reads_priority("/t")
         assert not f.reads_priority("/other")
+
+
+def test_broker_without_its_gateway_does_not_serve_in_spite_of_an_offer() -> None:
+    """The offer is remembered; the broker lost it and the subscription at a restart."""
+    f = make_in_flight(needs_subscriber=True)
+    f.on_up(0.0, 20, known_offers=[OFFER])
+    f.on_sent(1, (urgent(1),), 1, 0.0)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
+    assert not f.is_served(0.2)
+    f.on_offer(OFFER)
+
+    assert f.is_served(0.3)
+
+
+def send_unreceipted(f: InFlight, seq: int, now_s: float) -> None:
+    """Send a message for which no receipt comes, until it is to be sent again."""
+    f.on_sent(seq, (urgent(seq),), 1, now_s)
+    f.on_published(seq, None, now_s)
+    assert f.take_actions(now_s + LIMITS.resend_after_s).release == [seq]
+
+
+def make_restored() -> InFlight:
+    """State of a node's link to a broker with a stored offer and subscription."""
+    f = make_in_flight(needs_subscriber=True)
+    f.on_offer(OFFER)
+    return f
+
+
+def test_broker_that_acknowledges_without_any_receipt_does_not_serve() -> None:
+    """After a power cut Mosquitto has its stored state, and no gateway behind it."""
+    f = make_restored()
+    send_unreceipted(f, 1, 0.0)
+    served = [f.is_served(10.0)]
+    send_unreceipted(f, 1, 10.0)
+    served.append(f.is_served(20.0))
+    f.on_receipt(receipt(1))
+
+    assert [*served, f.is_served(21.0)] == [True, False, True]
+
+
+def test_receipt_of_another_message_shows_a_gateway_that_stores() -> None:
+    """It has no space for one of this size, or cannot read it."""
+    f = make_restored()
+    for now_s in range(0, 100, 10):
+        send_unreceipted(f, 1, now_s)
+        f.on_receipt(receipt(2))
+
+        assert f.is_served(now_s + 10)
+
+
+def test_message_that_no_gateway_stores_ends_no_service() -> None:
+    """Otherwise a quiet node would change its gateway for ever because of it."""
+    f = make_restored()
+    served = []
+    for start_s in (0.0, 20.0, 40.0, 60.0):
+        f.on_up(start_s, 20, known_offers=[OFFER])
+        send_unreceipted(f, 1, start_s)
+        send_unreceipted(f, 1, start_s + 10)
+        served.append(f.is_served(start_s + 20))
+        f.on_down()
+
+    assert served == [False, False, False, True]
+
+
+def test_lane_counts_no_missing_receipts() -> None:
+    """The overlay takes over when a broker is out of reach, not when ingest is slow."""
+    f = make_in_flight()
+    f.on_offer(OFFER)
+    for now_s in (0.0, 10.0, 20.0):
+        send_unreceipted(f, 1, now_s)
+
+    assert f.is_served(30.0)

@@ -1,5 +1,6 @@
 """The uplink against a real Mosquitto."""
 
+import json
 import math
 import random
 import threading
@@ -58,11 +59,13 @@ def stop_receivers() -> Iterator[None]:
 class Receiver:
     """A gateway that records messages and sends receipts on request."""
 
-    def __init__(self, endpoint: Endpoint, gives_receipts: bool = False) -> None:
+    def __init__(
+        self, endpoint: Endpoint, gives_receipts: bool = False, expiry_s: int = 0
+    ) -> None:
         self.received: list[IncomingMessage] = []
         self.is_ready = threading.Event()
         self._gives_receipts = gives_receipts
-        session = Session("receiver", (("/forward/#", 1),))
+        session = Session("receiver", (("/forward/#", 1),), expiry_s)
         self.connection = connect(endpoint, session, self)
         self.connection.start()
         _receivers.append(self)
@@ -520,33 +523,68 @@ def test_message_larger_than_the_broker_allows_leaves_the_link_to_others(
     assert all(size < 1000 for size in measured)
 
 
+@pytest.fixture
+def select() -> Iterator[Callable[..., None]]:
+    """Starts to select a gateway for an uplink, of which none is ever healthy again."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(uplink: Uplink, *ranked: Endpoint) -> None:
+        timeouts = FailoverTimeouts(failover_s=1.0)
+        selector = GatewaySelector(
+            uplink, Gateways(*ranked), stop, time.monotonic, timeouts
+        )
+        for run in (selector.run, selector.run_checks):
+            threads.append(threading.Thread(target=run))
+            threads[-1].start()
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
 def test_gateway_that_refuses_is_left_for_one_that_accepts(
     queue: MemoryQueue,
     broker: Broker,
     refusing_broker: Broker,
     run_uplink: Callable[..., Uplink],
+    select: Callable[..., None],
 ) -> None:
     """One restored from a backup has no rights for a newer node, which stayed there."""
     queue.put([MessageDraft(5, "/forward/9/pri5", lambda i: str(i).encode())])
     receiver = Receiver(broker.endpoint)
     assert receiver.is_ready.wait(20)
     uplink = run_uplink(refusing_broker.endpoint, FlightLimits())
-    stop = threading.Event()
-    gateways = Gateways(refusing_broker.endpoint, broker.endpoint)
-    selector = GatewaySelector(
-        uplink, gateways, stop, time.monotonic, FailoverTimeouts(failover_s=1.0)
-    )
-    threads = [
-        threading.Thread(target=each) for each in (selector.run, selector.run_checks)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        wait_until(lambda: receiver.received)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    select(uplink, refusing_broker.endpoint, broker.endpoint)
+
+    wait_until(lambda: receiver.received)
+
+
+@pytest.mark.parametrize("has_database", [False, True])
+def test_broker_whose_gateway_did_not_start_is_left(
+    queue: MemoryQueue,
+    make_broker: Callable[[], Broker],
+    run_uplink: Callable[..., Uplink],
+    select: Callable[..., None],
+    has_database: bool,
+) -> None:
+    """After a power cut: with a remembered offer, or with that of an old database."""
+    alone, other = make_broker(), make_broker()
+    if has_database:
+        gone = Receiver(alone.endpoint, gives_receipts=True, expiry_s=3600)
+        assert gone.is_ready.wait(20)
+        gone.connection.stop()
+    else:
+        offers = json.dumps([["receiver", ["/forward/#"], [], 0.0]])
+        queue.put([], {f"uplink/offers/{alone.endpoint}": offers})
+    receiver = Receiver(other.endpoint, gives_receipts=True)
+    assert receiver.is_ready.wait(20)
+    put(queue, 5)
+    uplink = run_uplink(alone.endpoint, FlightLimits(resend_after_s=0.5))
+    select(uplink, alone.endpoint, other.endpoint)
+
+    wait_until(lambda: receiver.received)
 
 
 class Gateways:
