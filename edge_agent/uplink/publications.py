@@ -7,7 +7,7 @@ from typing import NamedTuple
 from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
-from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
+from spatial_mqtt.batching import BatchItem, encode_batch, split_message
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.errors import EnvelopeError, TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
@@ -113,8 +113,9 @@ class PublicationBuilder:
         self._sender = sender
         self._in_flight = in_flight
         self._scheduler = PriorityScheduler(queue, sender.gather_s)
-        # Large messages that were sent in part, and their rest; the most urgent last.
-        self._large: list[tuple[QueuedMessage, list[Fragment]]] = []
+        # Large messages that were sent in part, and the encoded fragments that are left
+        # to be sent; the most urgent message last.
+        self._large: list[tuple[QueuedMessage, list[bytes]]] = []
 
     def next_priority(self, now_s: float, lowest: int) -> int | None:
         """Priority of the next publication; see `PriorityScheduler.next_priority`."""
@@ -126,7 +127,10 @@ class PublicationBuilder:
     def build_next(self, priority: int) -> OutgoingPublication | None:
         """Build the next publication; None if `PriorityScheduler.lease` has none."""
         if self._large and priority <= self._large[-1][0].priority:
-            return self._next_chunk()
+            large = self._large[-1][0]
+            load = self._next_chunk()
+            self._scheduler.charge(large.priority, load.packet_bytes)
+            return load
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
         batch = self._scheduler.lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
@@ -158,6 +162,25 @@ class PublicationBuilder:
         ]
         self._scheduler.charge(priority, sum(load.packet_bytes for load in loads))
         return loads
+
+    def put_back(self, loads: list[OutgoingPublication]) -> None:
+        """Put back publications that did not fit; large messages go on where they were.
+
+        Args:
+            loads: The publications that were built last.
+        """
+        for load in loads:
+            if load.publication.content == FRAGMENT_CONTENT:
+                self._put_back_chunk(load)
+            else:
+                self._queue.release([m.seq for m in load.messages])
+
+    def _put_back_chunk(self, load: OutgoingPublication) -> None:
+        for message in load.messages:  # it was the last one
+            self._large.append((message, []))
+        message, chunks = self._large[-1]
+        chunks.insert(0, load.publication.payload)
+        self._scheduler.charge(message.priority, -load.packet_bytes)
 
     def release(self, loads: list[OutgoingPublication]) -> None:
         """Release the messages of publications that were not sent."""
@@ -197,7 +220,7 @@ class PublicationBuilder:
         is_large = len(first.payload) > MAX_UNCHUNKED_BYTES
         if is_large and self._may_use(FRAGMENT_CONTENT, first.topic):
             chunks = split_message(str(first.id), first.payload, CHUNK_BYTES)
-            self._large.append((first, chunks))
+            self._large.append((first, [chunk.encode() for chunk in chunks]))
             return self._next_chunk()
         return OutgoingPublication(self._publication(first), (first,))
 
@@ -223,8 +246,7 @@ class PublicationBuilder:
 
     def _next_chunk(self) -> OutgoingPublication:
         message, chunks = self._large[-1]
-        chunk = chunks.pop(0).encode()
-        publication = self._publication(message, chunk, FRAGMENT_CONTENT)
+        publication = self._publication(message, chunks.pop(0), FRAGMENT_CONTENT)
         if chunks:
             return OutgoingPublication(publication, ())
         self._large.pop()

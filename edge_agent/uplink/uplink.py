@@ -429,7 +429,7 @@ class Uplink:
             if loads and (
                 free_bytes <= 0 or size_bytes > free_bytes + MAX_EXCESS_BYTES
             ):
-                self._builder.release(more[number:])
+                self._builder.put_back(more[number:])
                 return 0
             self._limiter.spend(size_bytes, now_s)
             free_bytes -= size_bytes

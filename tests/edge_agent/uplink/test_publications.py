@@ -161,6 +161,34 @@ def test_large_message_goes_on_after_a_more_urgent_large_one() -> None:
     ]
 
 
+def test_all_fragments_count_towards_the_share_of_their_priority() -> None:
+    """Only the first did: others got too small a share of the link."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    noise = random.Random(1)
+    harness.put(3, noise.randbytes(19_200))
+    for priority in (3, 3, *[2] * 12):
+        harness.put(priority, noise.randbytes(1000))
+    sent = [each.messages[0].priority for each in harness.build_all() if each.messages]
+
+    assert sent[:10] == [3, *[2] * 9]  # half of the weight: half of the bytes
+
+
+def test_fragment_that_is_put_back_is_the_next_one() -> None:
+    """A large message goes on where it was, also with its last fragment."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    photo = random.Random(1).randbytes(5000)
+    harness.put(3, photo)
+    built = []
+    while (outgoing := harness.build()) is not None:
+        harness.builder.put_back([outgoing])
+        again = harness.build()
+        assert again == outgoing
+        built.append(outgoing)
+
+    fragments = [Fragment.decode(each.publication.payload) for each in built]
+    assert b"".join(each.data for each in fragments) == photo
+
+
 def test_large_message_restarts_on_another_link() -> None:
     """Fragments sent over a lost link may not have arrived."""
     harness = BuilderHarness(BATCH_RECEIVER)

@@ -6,6 +6,7 @@ thread: each step of a test is one pass of the uplink's loop, and its events are
 together, as after a pass that a slow disk has delayed.
 """
 
+import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,12 +15,13 @@ import pytest
 from edge_agent.queue.base import MessageDraft, QueuedMessage
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import FlightLimits
-from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.publications import CHUNK_BYTES, SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint
+from spatial_mqtt.batching import Fragment, FragmentJoiner
 from spatial_mqtt.custody import CustodyOffer
-from spatial_mqtt.topics import offer_topic
+from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT, offer_topic
 from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
@@ -41,6 +43,7 @@ class ScriptedConnection:
         self.handler = handler
         self.is_up = False
         self.sent: list[int] = []
+        self.publications: list[Publication] = []
         self._unanswered: list[int] = []
 
     def start(self) -> None:
@@ -63,9 +66,13 @@ class ScriptedConnection:
             return []
         first = len(self.sent)
         self.sent += [p.priority or int(p.topic[-1]) for p in publications]
+        self.publications += publications
         tokens = range(first, len(self.sent))
         self._unanswered += tokens
-        return [SentPublication(token, 100) for token in tokens]
+        return [
+            SentPublication(token, max(100, len(publication.payload)))
+            for token, publication in zip(tokens, publications, strict=True)
+        ]
 
     def open(self) -> None:
         """The broker has confirmed the subscriptions."""
@@ -78,13 +85,20 @@ class ScriptedConnection:
         self._unanswered.clear()
         self.handler.on_down("lost")
 
-    def acknowledge(self) -> None:
+    def acknowledge(self, most: int | None = None) -> None:
         """The broker has what was sent; no store gives a receipt for it."""
-        while self._unanswered:
-            self.handler.on_published(self._unanswered.pop(0), None)
+        for token in self._unanswered[:most]:
+            self.handler.on_published(token, None)
+        del self._unanswered[:most]
 
-    def offer(self, receiver: str = "gw", *, is_withdrawn: bool = False) -> None:
-        payload = CustodyOffer(receiver, ("/forward/#",)).encode()
+    def offer(
+        self,
+        receiver: str = "gw",
+        takes: tuple[str, ...] = (),
+        *,
+        is_withdrawn: bool = False,
+    ) -> None:
+        payload = CustodyOffer(receiver, ("/forward/#",), takes).encode()
         self.handler.on_message(
             IncomingMessage(
                 offer_topic(receiver), b"" if is_withdrawn else payload,
@@ -121,8 +135,11 @@ class Bench:
         *,
         is_relay: bool = False,
         max_awaiting: int = 2000,
+        window_bytes: int = FlightLimits.window_bytes,
     ) -> None:
-        limits = FlightLimits(offer_grace_s=3.0, max_awaiting=max_awaiting)
+        limits = FlightLimits(
+            window_bytes, max_awaiting, resend_after_s=600.0, offer_grace_s=3.0
+        )
         self.queue = InterruptedQueue("n1", "boot", 10_000_000)
         self.connections: list[ScriptedConnection] = []
         self.later_s = 0.0
@@ -139,10 +156,11 @@ class Bench:
         """The connection in use."""
         return self.connections[-1]
 
-    def put(self, *priorities: int) -> None:
+    def put(self, *priorities: int, size_bytes: int = 0) -> None:
         topic = "/forward/1/2/pri{}"
+        padding = random.Random(1).randbytes(size_bytes)  # does not compress
         self.queue.put([
-            MessageDraft(p, topic.format(p), lambda i: str(i).encode())
+            MessageDraft(p, topic.format(p), lambda i: str(i).encode() + padding)
             for p in priorities
         ])
 
@@ -307,6 +325,37 @@ def test_urgent_message_does_not_wait_for_receipts_of_routine_ones() -> None:
     node.run(node.start, node.acknowledge, put_alarm)
 
     assert node.link.sent == [3, 3, 3, 3, 3, 5]
+
+
+@pytest.mark.parametrize("rate_bps", [10_000, 64_000, 1_000_000, 10_000_000])
+def test_large_message_is_sent_once_over_a_window_of_two_fragments(
+    rate_bps: int,
+) -> None:
+    """It began again whenever the next fragment, or another message, did not fit."""
+    node = Bench(window_bytes=2800)
+    node.put(3, 2, 3, 2, size_bytes=20_000)
+
+    def start() -> None:
+        node.start()
+        node.link.offer(takes=(BATCH_CONTENT, FRAGMENT_CONTENT))
+
+    def carry() -> None:
+        """The link carries a fragment."""
+        node.later_s += 8 * CHUNK_BYTES / rate_bps
+        node.link.acknowledge(1)
+        if len(node.link.sent) % 7 == 0:
+            node.put(1, 5)
+
+    node.run(start, *[carry] * 160)
+
+    joiner, whole, count = FragmentJoiner(), [], 0
+    for each in node.link.publications:
+        if each.content == FRAGMENT_CONTENT:
+            count += 1
+            whole.append(joiner.add(each.topic, Fragment.decode(each.payload)))
+    sizes = [len(each) for each in whole if each is not None]
+    assert len(sizes) == 4
+    assert count == sum(-(-size // CHUNK_BYTES) for size in sizes)
 
 
 @pytest.mark.parametrize(
