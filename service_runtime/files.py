@@ -31,11 +31,22 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     put_in_place(path)
 
 
-def write_beside(path: Path, data: bytes, mode: int | None = None) -> None:
+def write_beside(
+    path: Path,
+    data: bytes,
+    mode: int | None = None,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """Write the new content of a file beside it, for `put_in_place`.
 
     Where something else must be stored before the file is replaced: that needs no more
-    space on the disk. For the arguments see `write_atomic`.
+    space on the disk.
+
+    Args:
+        path: As of `write_atomic`.
+        data: As of `write_atomic`.
+        mode: As of `write_atomic`.
+        owner: User and group id of the new file; None is this process's.
 
     Raises:
         OSError: It cannot be written.
@@ -46,6 +57,9 @@ def write_beside(path: Path, data: bytes, mode: int | None = None) -> None:
         new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
     )
     with os.fdopen(handle, "wb") as file:
+        # By descriptor: another user of the folder can put a link in place of the name.
+        if owner is not None:
+            os.fchown(handle, *owner)
         if mode is not None:
             os.fchmod(handle, mode)
         file.write(data)
@@ -82,14 +96,20 @@ def write_for_service(path: Path, data: bytes, mode: int) -> None:
         mode: Permission bits of a new file, and of each that another user writes.
 
     Raises:
-        OSError: The file cannot be written; the old one is unchanged.
+        OSError: The file cannot be written, or root finds a symbolic link in its
+            place; the old one is unchanged.
     """
-    write_beside(path, data, mode)
+    owner = None
     if os.geteuid() == 0:
-        is_new = not path.exists()
-        model = (path.parent if is_new else path).stat()
-        os.chown(_beside(path), model.st_uid, model.st_gid)
-        _beside(path).chmod(mode if is_new else stat.S_IMODE(model.st_mode))
+        model = path.parent.stat()
+        with suppress(FileNotFoundError):
+            model = path.lstat()
+            mode = stat.S_IMODE(model.st_mode)
+        if stat.S_ISLNK(model.st_mode):
+            rule = "must be a file, not a symbolic link; give the path it leads to"
+            raise OSError(errno.ELOOP, rule, str(path))
+        owner = model.st_uid, model.st_gid
+    write_beside(path, data, mode, owner)
     put_in_place(path)
 
 

@@ -80,6 +80,40 @@ def test_accounts_that_root_changes_stay_readable_for_the_console(
     assert account("remove", "suzuki") == (0, 12347, 0o640)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_links_in_the_folder_of_the_console_give_no_file_of_root_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostile console owns the folder in which root changes the accounts."""
+    folder, victim = tmp_path / "backend", tmp_path / "shadow"
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    victim.touch(mode=0o600)
+    path, beside = folder / "accounts", folder / "accounts.new"
+    swapped = []
+
+    def fsync_then_swap(descriptor: int) -> None:
+        sync(descriptor)
+        if beside.exists():
+            beside.unlink()
+            beside.symlink_to(victim)
+            swapped.append(beside)
+
+    sync = os.fsync
+    add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync_then_swap)
+        CliRunner().invoke(cli, add)
+    refused = CliRunner().invoke(cli, add)  # the link is now the file itself
+    found = victim.stat()
+
+    assert swapped
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o600)
+    assert victim.read_bytes() == b""
+    assert path.is_symlink()
+    assert "must be a file, not a symbolic link" in str(refused.exception)
+
+
 def test_locked_account_is_shown_and_unlocked_by_command(tmp_path: Path) -> None:
     """The only chief may have been locked by one of the provider, who is away."""
     path, run = tmp_path / "accounts", CliRunner()
