@@ -32,8 +32,10 @@ def check_time_zone(name: str | None) -> None:
     Raises:
         FieldError: This machine does not know it.
     """
+    if name is None:
+        return
     try:
-        ZoneInfo(name or "UTC")
+        ZoneInfo(name)
     except (ValueError, LookupError, OSError) as error:  # a path, unknown, a folder
         rule = "a name of `timedatectl list-timezones`, such as Asia/Tokyo"
         raise FieldError("time zone", rule, name, "apt install tzdata") from error

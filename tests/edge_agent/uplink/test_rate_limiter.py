@@ -118,6 +118,7 @@ def test_periods_are_in_the_zone_of_the_settings(
         ('[[period]]\nstart = "25:00"\nend = "1:00"\nrate_bytes_per_s = 1', "HH:MM"),
         ('time_zone = "Asia/Kyoto"', "such as Asia/Tokyo"),
         ('time_zone = "Asia"', "such as Asia/Tokyo"),
+        ('time_zone = ""', "such as Asia/Tokyo"),
         ('[[period]]\nstart = "01:00"\nend = "02:00"', "rate_bytes_per_s"),
     ],
 )
