@@ -27,6 +27,9 @@ MIN_COVERED_S: Final = STEP_S / 2
 NOT_BEGUN: Final = 1e-9
 """Share of a step of which no report has come yet; not 0, so that tanks take it."""
 
+_LEAST_MM: Final = 1e-6
+"""Depth below which a difference of sums is none."""
+
 _WHOLE: Final = 1 - 1e-6
 """Share from which a step is covered; sums of intervals are not exact."""
 
@@ -226,7 +229,8 @@ def read_gauge(readings: Iterable[RainReading]) -> Gauge:
     Rain is spread evenly between two readings. After a gap of more than `SPREAD_S` it
     is a catch-up: spread over the gap, at most `MAX_CATCH_UP_S`, and marked. It was not
     necessarily dry where a gap ends without rain, or where the node was off: then the
-    steps of the gap are unknown. If the counter decreased, the reading's own value
+    steps of the gap are unknown. What the counter rose by above the depth of the report
+    is a lower bound of their rain. If the counter decreased, the reading's own value
     counts; without one that of the counter, as doubtful rain.
     """
     gauge = Gauge()
@@ -250,13 +254,14 @@ def _add_interval(
 ) -> None:
     from_s = reading.at_s - STEP_S if before is None else before.at_s
     length_s = reading.at_s - from_s
-    is_gap, is_suspect = length_s > SPREAD_S, reading.suspect
-    if is_gap:
+    is_suspect, is_timed = reading.suspect, not reading.low
+    if length_s > SPREAD_S:
         was_on = before is not None and before.boot == reading.boot
         if depth_mm <= 0 or not was_on:
             # The gap stays unknown, the step of the report does not.
-            _put(gauge.depth_mm, reading.at_s, reading.at_s, depth_mm)
-            gauge.long_steps.add(step_end_s(reading.at_s))
+            depth_mm -= _put_report(gauge, reading, depth_mm)
+            is_timed = False
+        if depth_mm < _LEAST_MM:
             return
         is_suspect = is_suspect or length_s > MAX_CATCH_UP_S
         from_s = max(from_s, reading.at_s - MAX_CATCH_UP_S)
@@ -265,9 +270,18 @@ def _add_interval(
     _put(gauge.depth_mm, from_s, reading.at_s, depth_mm)
     if is_suspect:
         _put(gauge.doubted_mm, from_s, reading.at_s, depth_mm)
-    if not reading.low:
+    if is_timed:
         for end_s, share_s in split_by_step(from_s, reading.at_s):
             gauge.covered_s[end_s] = gauge.covered_s.get(end_s, 0.0) + share_s
+
+
+def _put_report(gauge: Gauge, reading: RainReading, most_mm: float) -> float:
+    """Put the depth of a report into its step; returns the depth, at most another."""
+    depth_mm = min(max(reading.value_mm or 0.0, 0.0), most_mm)
+    for into in (gauge.depth_mm, *([gauge.doubted_mm] if reading.suspect else [])):
+        _put(into, reading.at_s, reading.at_s, depth_mm)
+    gauge.long_steps.add(step_end_s(reading.at_s))
+    return depth_mm
 
 
 def cell_rain(gauges: Sequence[Gauge], ends_s: Sequence[int]) -> list[StepRain]:

@@ -84,6 +84,48 @@ def test_gap_without_rain_or_with_a_restart_stays_unknown(after: RainReading) ->
     assert [minute for minute, mm in rain.items() if mm is not None] == [10, *last]
 
 
+@pytest.mark.parametrize("gap_s", [HOUR - 100, HOUR + 100])
+@pytest.mark.parametrize("boot", ["", "other"])
+def test_doubtful_rain_stays_so_after_a_gap_of_any_length(
+    gap_s: int, boot: str
+) -> None:
+    """A counter that restarted, and the depth of a report that is suspect."""
+    gauge = read_gauge([
+        RainReading(600, 500, 0),
+        RainReading(600 + gap_s, 250, 250, suspect=True, boot=boot),
+    ])
+
+    assert sum(gauge.doubted_mm.values()) == pytest.approx(250)
+    assert gauge.doubted_mm == {s: mm for s, mm in gauge.depth_mm.items() if mm}
+
+
+def test_counter_after_an_outage_with_a_restart_is_spread_over_it() -> None:
+    """The depth of the report is in its step; the gap has a lower bound of its rain."""
+    gauge = read_gauge([
+        RainReading(600, 10, 0),
+        RainReading(600 + 6 * HOUR, 160, 6, boot="other"),
+    ])
+    *gap, last = cell_rain([gauge], step_ends(1200, 600 + 6 * HOUR))
+
+    assert [step.depth_mm for step in gap] == pytest.approx([4.0] * 35)
+    assert last.depth_mm == pytest.approx(10.0)
+    assert [step.is_known for step in (*gap, last)] == [False] * 35 + [True]
+    assert {step.catch_up_h for step in gap} == {6.0}
+    assert not gauge.doubted_mm
+
+
+def test_counter_after_days_with_a_restart_is_doubtful() -> None:
+    """It is spread over the last two days; the depth of the report is not."""
+    gauge = read_gauge([
+        RainReading(600, 10, 0),
+        RainReading(600 + 96 * HOUR, 304, 6, boot="other"),
+    ])
+
+    assert sum(mm > 0 for mm in gauge.depth_mm.values()) == 6 * 48
+    assert sum(gauge.doubted_mm.values()) == pytest.approx(288)
+    assert sum(gauge.depth_mm.values()) == pytest.approx(294)
+
+
 def test_rain_of_a_gap_over_two_days_is_doubtful() -> None:
     """It is spread over the last two days of the gap."""
     gauge = read_gauge([RainReading(600, 10, 0), RainReading(600 + 96 * HOUR, 298, 1)])

@@ -223,6 +223,42 @@ def test_catch_up_after_an_outage_has_the_level_of_the_truth() -> None:
         assert levels(score_cell(plain, RULES)) == truth, "without a counter"
 
 
+@pytest.mark.parametrize("gap_s", [3500, 3700])
+@pytest.mark.parametrize("rain_mm", [250.0, 450.0])
+def test_doubtful_rain_after_a_gap_is_at_most_level_3(
+    gap_s: int, rain_mm: float
+) -> None:
+    """A counter that restarts with the node, and a report above the limits."""
+    before = gauge([0.0] * 30)
+    at_s = before[-1].at_s + gap_s
+    report = replace(
+        before[-1], at_s=at_s, value=rain_mm, sum=rain_mm, boot="c", seq=31,
+        received_us=round((at_s + 2) * 1e6),
+    )  # fmt: skip
+    known = [*(replace(o, sum=500.0) for o in before), report]
+    scores = score_cell(known, RULES)
+
+    assert flags(scores) & {"range", "rain_range"}
+    assert max(levels(scores)) == 3
+
+
+def test_newest_report_after_an_outage_with_a_restart_is_no_cloudburst() -> None:
+    """It arrives before the backlog of 6 h of 25 mm/h; the counter has 150 mm more."""
+    readings = gauge([0.0] * 30 + [25 / 6] * 36)
+    kept = [*readings[:31], replace(readings[-1], boot="c")]
+    truth = score_cell(readings, RULES).rows[-1]
+    first = score_cell(kept, RULES).rows[-1]
+    assert first.rain.tanks
+    assert truth.rain.tanks
+
+    assert first.level == truth.level == 2
+    assert first.rain.r60_mm == pytest.approx(truth.rain.r60_mm, abs=5.0)
+    assert first.rain.tanks.index_mm == pytest.approx(
+        truth.rain.tanks.index_mm, abs=5.0
+    )
+    assert first.rain.is_lower_bound
+
+
 def test_wrong_counter_beside_the_own_depth_has_the_level_of_the_truth() -> None:
     """One counter of 32 set bits, times 0.5 mm: the tanks would be full for weeks."""
     readings = gauge([2.0] * 12 + [0.0] * 24)
