@@ -73,7 +73,7 @@ class FakeSensor:
 
     quantity, unit, claims = "tilt", "deg", ()
     range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
-    line = None
+    line, is_noisy = None, False
 
     def __init__(self, readings: list[Reading], name: str = TILT.name) -> None:
         self.name = name
