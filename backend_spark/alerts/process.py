@@ -1,8 +1,8 @@
 """Alerts process: copies urgent messages from the log to the alerts table.
 
 The offset in the log is committed in the same transaction as the rows, so a kill leaves
-both or neither. The offset is also committed after many segments without an urgent
-message, so that a restart need not read them again.
+both or neither. The offset is also committed after some seconds, or many segments,
+without an urgent message, so that a restart need not read them again.
 """
 
 import logging
@@ -34,6 +34,7 @@ from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.kafka_settings import KafkaSection
 from backend_spark.ingest.log import MessageLog, open_log
 from backend_spark.ingest.messages import DEAD_LETTER
+from backend_spark.ingest.retention import ALERTS_QUERY
 from backend_spark.ingest.segment_log import LogOffset, SegmentLog
 from backend_spark.scoring.decode import parse_message, read_reason_codes
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
@@ -81,7 +82,8 @@ COMPACT_EVERY: Final = 50
 """Commits between two compactions. Alerts wait during one, so it merges few files."""
 
 COMMIT_AFTER_SEGMENTS: Final = 1000
-"""Segments without an urgent message after which the offset is committed."""
+COMMIT_AFTER_S: Final = 10.0
+"""Segments, and seconds, without an urgent message until the offset is committed."""
 
 SILENCE_S: Final = 60.0
 """Longest commit on a failing disk; after that the loop counts as hung."""
@@ -199,6 +201,7 @@ class AlertWriter:
     commits: int = 0
     _uncommitted_streams: set[str] = field(default_factory=set)
     _uncommitted_segments: int = 0
+    _commit_due_s: float = 0.0
 
     def run(self, stop: threading.Event, beat: Heartbeat = no_heartbeat) -> None:
         """Write alerts until stopped."""
@@ -223,10 +226,18 @@ class AlertWriter:
         rows = [row for each in self.log.read(names) for row in self._find_new(each)]
         self.follower.mark_read(names)
         self._uncommitted_streams |= {name.stream for name in names}
+        if names and not self._uncommitted_segments:
+            self._commit_due_s = self.monotonic_s() + COMMIT_AFTER_S
         self._uncommitted_segments += len(names)
-        if rows or self._uncommitted_segments >= COMMIT_AFTER_SEGMENTS:
+        if rows or self._is_commit_due():
             self._commit(rows)
         return bool(rows)
+
+    def _is_commit_due(self) -> bool:
+        count, now_s = self._uncommitted_segments, self.monotonic_s()
+        return count >= COMMIT_AFTER_SEGMENTS or (
+            count > 0 and now_s >= self._commit_due_s
+        )
 
     def drain(self) -> None:
         """Write the alerts of all segments that the log has now, and its offset."""
@@ -296,7 +307,7 @@ def run(settings: BackendSettings) -> None:
         trim_tables(tables, [TABLE], settings.keep, time.time())
 
     known = read_alert_ids(DeltaTables(tables))
-    progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)
+    progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / ALERTS_QUERY)
     guard = make_crash_guard(data, TABLE).open()
 
     def open_writer(kafka: KafkaSection) -> AlertWriter:

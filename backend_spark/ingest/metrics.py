@@ -2,10 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from backend_spark.ingest.ingester import IngestLoop
 from backend_spark.ingest.log import MessageLog
 from backend_spark.ingest.messages import IngestInbox
+from backend_spark.ingest.retention import (
+    ALERTS_QUERY,
+    SCORING_QUERY,
+    read_query_offset,
+)
 from service_runtime.errors import FieldError
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
 from service_runtime.watchdog import LoopWatchdog
@@ -20,7 +26,7 @@ class IngestMetrics:
         inbox: Its inbox.
         log: The log.
         pulse: Watchdog of all loops.
-        scored: Gives the last scored sequence number of each stream.
+        checkpoints: Folder of the checkpoints of scoring and of alerts.
         is_up: Whether the broker is connected.
     """
 
@@ -28,7 +34,7 @@ class IngestMetrics:
     inbox: IngestInbox
     log: MessageLog
     pulse: LoopWatchdog
-    scored: Callable[[], dict[str, int]]
+    checkpoints: Path
     is_up: Callable[[], bool]
 
     def collect(self) -> list[Metric]:
@@ -101,9 +107,11 @@ class IngestMetrics:
     def _log(self) -> list[Metric]:
         try:
             bounds, segments = self.log.bounds(), self.log.count({})
-            unscored = self.log.count(self.scored())
+            unscored = self.log.count(self._committed(SCORING_QUERY))
+            unread = self.log.count(self._committed(ALERTS_QUERY))
         except FieldError:
             return []  # Kafka does not answer, which the metrics above say
+        has_alerts = (self.checkpoints / ALERTS_QUERY).exists()
         unreadable = (
             bounds[name.stream][0] <= name.seq <= bounds[name.stream][1]
             for name in self.loop.logged_ids.unreadable
@@ -122,7 +130,16 @@ class IngestMetrics:
             ),
             gauge(
                 "yamamori_log_unscored_segments",
-                "Segments that at least one query has not committed.",
+                "Segments that scoring has not committed.",
                 unscored,
             ),
+            Metric(
+                "yamamori_alerts_unread_segments",
+                "gauge",
+                "Segments that alerts has not committed.",
+                (MetricSample(unread),) if has_alerts else (),
+            ),
         ]
+
+    def _committed(self, query: str) -> dict[str, int]:
+        return read_query_offset(self.checkpoints / query) or {}

@@ -385,7 +385,7 @@ def _make_process(
         inbox,
         open_log(data / LOG_FOLDER, brief),
         link.watchdog,
-        scored,
+        data / CHECKPOINTS_FOLDER,
         lambda: link.is_up,
     )
     return IngestService(

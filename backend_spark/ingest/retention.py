@@ -200,6 +200,9 @@ def last_segments(folder: Path) -> dict[str, int]:
 SCORING_QUERY: Final = "score"
 """Name of the query that stores all messages in the tables, and of its checkpoint."""
 
+ALERTS_QUERY: Final = "alerts"
+"""Name of the checkpoint of ``alerts``."""
+
 _HEADER_LINES: Final = 2
 _STREAM = re.compile(r".+\.[0-9a-f]+")
 
@@ -221,18 +224,22 @@ def read_committed_offsets(checkpoints: Path) -> dict[str, int]:
         Sequence number by stream, without streams that some query has not begun; empty
         without a commit of the scoring query.
     """
-    scored = _last_offset(checkpoints / SCORING_QUERY)
+    scored = read_query_offset(checkpoints / SCORING_QUERY)
     if not scored:
         return {}
     folders = [path.parent for path in checkpoints.glob("*/offsets")]
-    others = (_last_offset(each) for each in folders if each.name != SCORING_QUERY)
+    others = (read_query_offset(each) for each in folders if each.name != SCORING_QUERY)
     offsets = [scored, *(each for each in others if each is not None)]
     streams = set.intersection(*(set(each) for each in offsets))
     return {stream: min(each[stream] for each in offsets) for stream in streams}
 
 
-def _last_offset(checkpoint: Path) -> dict[str, int] | None:
-    """Offset of the last finished batch; None if the query does not read the log."""
+def read_query_offset(checkpoint: Path) -> dict[str, int] | None:
+    """Offset of the last finished batch of a query, empty without one.
+
+    Returns:
+        Sequence number by stream; None if the query does not read the log.
+    """
     batches = [int(p.name) for p in checkpoint.glob("commits/*") if p.name.isdigit()]
     if not batches:
         return {}

@@ -22,7 +22,7 @@ from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
 from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
 from backend_spark.ingest.kafka_log import KafkaWriter
 from backend_spark.ingest.log import LogWriter
-from backend_spark.ingest.retention import read_planned_offset
+from backend_spark.ingest.retention import read_planned_offset, read_query_offset
 from backend_spark.ingest.segment_log import (
     DAMAGED_ROW,
     LogRow,
@@ -200,6 +200,26 @@ def test_second_writer_of_the_same_segments_is_rejected(
         slow.step()
 
     assert ids(tmp_path) == {("n", 1): 1}
+
+
+def test_offset_is_committed_in_quiet_weather(
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
+) -> None:
+    """Otherwise ingest counts, and keeps, a thousand segments as unread."""
+    writer, now_s = SegmentWriter(tmp_path / "log", "i.0a"), [100.0]
+    loop = open_alerts()
+    loop.monotonic_s = lambda: now_s[0]
+    counts = []
+    for after_s in (0.0, 9.0, 2.0, 20.0):
+        now_s[0] += after_s
+        if after_s < 20.0:
+            writer.append([message(int(now_s[0]), 1)])
+        drain(loop)
+        counts.append(loop.commits)
+
+    assert counts == [0, 0, 1, 1]
+    assert open_alerts().follower.offset == {"i.0a": 2}
+    assert read_query_offset(tmp_path / "checkpoints/alerts") == {"i.0a": 2}
 
 
 def test_segments_without_alerts_are_not_read_again(

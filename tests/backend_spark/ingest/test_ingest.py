@@ -1,17 +1,25 @@
 """The ingest process on a real Mosquitto, killed and restarted."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Broker, wait_until
-from ingesting import TOPIC, IngestBench, Sender
+from conftest import Broker, free_port, wait_until
+from ingesting import TOPIC, IngestBench, Sender, scrape, value
 
+from backend_spark.alerts.log_follower import AlertCheckpoint
 from backend_spark.ingest.log import REPLACED_FILE
-from backend_spark.ingest.segment_log import list_segments, read_segments
+from backend_spark.ingest.segment_log import (
+    LogRow,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+)
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication
@@ -46,6 +54,39 @@ def test_message_is_on_disk_when_its_receipt_arrives(
     assert logged == {1: 1}
     assert ingester.logged() == {1: 1}
     assert not list(ingester.log.glob(".unfinished*"))
+
+
+def test_metrics_count_what_scoring_and_alerts_have_not_read(
+    broker: Broker, make_data: Callable[[str], Any]
+) -> None:
+    """Each on its own, so that an alert names the program that stands still."""
+    port = free_port()
+    data = make_data(
+        f'[ingest]\nbroker = "{broker.url}"\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    writer = SegmentWriter(data.folder / "log", "east.01")
+    for seq in range(7):
+        writer.append([LogRow(1, "/4/1", b"", "n", "b", seq, 1)])
+    ingester = IngestBench(data.config, data.folder)
+    ingester.start()
+
+    def is_served() -> bool:
+        with suppress(OSError):
+            return "yamamori_log_segments 7" in scrape(port)
+        return False
+
+    wait_until(is_served)
+    page, unscored = scrape(port), [value(port, "log_unscored_segments")]
+    for name, last in (("alerts", 1), ("score", 4)):
+        checkpoint = data.folder / "checkpoints" / name
+        AlertCheckpoint(checkpoint).write({"east.01": last})
+        unscored.append(value(port, "log_unscored_segments"))
+    unread = value(port, "alerts_unread_segments")
+    ingester.end_all()
+
+    assert re.findall(r"^yamamori_alerts_unread_segments", page, re.MULTILINE) == []
+    assert unscored == [7, 7, 2]
+    assert unread == 5
 
 
 def test_ingester_of_a_replaced_machine_ends(
