@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.errors import SegmentError
-from backend_spark.ingest.log import MessageLog, end_of
+from backend_spark.ingest.log import MessageLog
 from backend_spark.ingest.segment_log import (
     LogOffset,
     SegmentName,
@@ -286,7 +286,11 @@ class MessageIdSet:
 
     def read_new_rows(self, log: MessageLog, beat: Heartbeat = no_heartbeat) -> None:
         """Read the ids of a log that are new since the last call."""
-        end = end_of(log)
+        bounds = log.bounds()
+        end = {stream: last for stream, (_, last) in bounds.items()}
+        # Records that are not there any more were read by an earlier run.
+        before = {stream: first - 1 for stream, (first, _) in bounds.items()}
+        self._offset = before | self._offset
         while names := log.between(self._offset, end, SEGMENTS_AT_ONCE):
             for table in log.read(names):
                 beat()

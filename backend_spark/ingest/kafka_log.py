@@ -255,23 +255,24 @@ class KafkaLog:
                     f"{stream} with {last} as its last",
                     "set the topic of these tables, or a new name for a new topic",
                 )
-            if read >= 0 and first > read + 1:
-                self._report_deleted(stream, first - read - 1)
+            if first > read + 1:
+                moment = "the first reading" if read < 0 else "they were read"
+                self._report_deleted(stream, first - read - 1, moment)
             numbers = range(max(first, read + 1), min(last, end.get(stream, -1)) + 1)
             streams.append(map(partial(SegmentName, stream), numbers))
         rounds = chain.from_iterable(zip_longest(*streams))
         return list(islice((name for name in rounds if name is not None), max_count))
 
-    def _report_deleted(self, stream: str, count: int) -> None:
+    def _report_deleted(self, stream: str, count: int, moment: str) -> None:
         """Log an error; again only when more are deleted."""
         if self._deleted.get(stream) == count:
             return
         self._deleted[stream] = count
         log.error(
-            "%s: %d records were deleted before they were read: raise retention.ms of "
-            "the topic",
+            "%s: %d records were deleted before %s: raise retention.ms of the topic",
             stream,
             count,
+            moment,
         )
 
     def replicas(self) -> int:

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
 
 from backend_spark.errors import LogUnavailableError
+from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter, split_rows
 from backend_spark.ingest.kafka_settings import KafkaSection, client_options
 from backend_spark.ingest.log import check_files_are_read
@@ -181,6 +182,26 @@ def test_records_deleted_before_they_were_read_are_reported(
     assert caplog.text.count("2 records were deleted before they were read") == 1
     assert log.bounds() == {STREAM: (4, 5)}
     assert (log.count({}), log.count({STREAM: 4})) == (2, 1)
+
+
+def test_records_deleted_before_the_first_reading_are_reported(
+    kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by ingest, whose earlier runs knew their ids."""
+    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
+    for seq in range(6):
+        writer.write([row(seq)])
+    kafka.delete_before(TOPIC, 0, 4)
+    ids = MessageIdSet()
+    with caplog.at_level(logging.ERROR):
+        ids.read_new_rows(KafkaLog(section(kafka)))
+        by_ingest = list(caplog.messages)
+        names = log.between({}, {STREAM: 5})
+        log.between({}, {STREAM: 5})
+
+    assert (by_ingest, ids.count()) == ([], 2)
+    assert [name.seq for name in names] == [4, 5]
+    assert caplog.text.count("4 records were deleted before the first reading") == 1
 
 
 class ForgetfulConsumer(Consumer):
