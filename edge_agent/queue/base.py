@@ -248,19 +248,27 @@ class QueueError(Exception):
 
 
 class QueueFullError(QueueError, OSError):
-    """The queue's budget is exhausted.
+    """The queue's budget, or that of one priority, is exhausted.
 
     Attributes:
         stored_bytes: Bytes of the budget in use.
         max_bytes: The budget.
+        priority: Whose budget it is; None is the whole queue's.
     """
 
-    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+    def __init__(
+        self, stored_bytes: int, max_bytes: int, priority: int | None = None
+    ) -> None:
         self.stored_bytes = stored_bytes
         self.max_bytes = max_bytes
+        self.priority = priority
+        scope, remedy = "", "raise queue.max_bytes"
+        if priority is not None:
+            scope = f" for priority {priority}"
+            remedy = "raise its number in queue.max_bytes_of"
         super().__init__(
-            f"queue is full: {stored_bytes} of {max_bytes} bytes; "
-            "raise queue.max_bytes or restore the uplink"
+            f"queue is full{scope}: {stored_bytes} of {max_bytes} bytes; "
+            f"{remedy} or restore the uplink"
         )
 
 

@@ -55,11 +55,28 @@ class Budget:
             priority: Of the message.
             cost_bytes: Its size.
         """
+        return max(self._excesses(stored, priority, cost_bytes))
+
+    def full_error(
+        self, stored: Mapping[int, int], priority: int, cost_bytes: int
+    ) -> QueueFullError:
+        """Error of a message that does not fit, with the limit that it exceeds most.
+
+        For the arguments see `excess_bytes`.
+        """
+        total, own = self._excesses(stored, priority, cost_bytes)
+        if own >= total:
+            own_limit = self.by_priority[priority]
+            return QueueFullError(stored.get(priority, 0), own_limit, priority)
+        return QueueFullError(sum(stored.values()), self.limit_bytes(priority))
+
+    def _excesses(
+        self, stored: Mapping[int, int], priority: int, cost_bytes: int
+    ) -> tuple[int, int]:
+        """Bytes above the limit of the queue, and above that of the priority."""
         total = sum(stored.values()) + cost_bytes - self.limit_bytes(priority)
-        own = (
-            stored.get(priority, 0) + cost_bytes - self.by_priority.get(priority, 2**63)
-        )
-        return max(total, own)
+        own_limit = self.by_priority.get(priority, 2**63)
+        return total, stored.get(priority, 0) + cost_bytes - own_limit
 
 
 MAX_DROPS = 1000
@@ -143,9 +160,7 @@ class Evictor:
         while self._lacks_space(changes, held, priority, cost_bytes):
             may_thin = priority < self._budget.thin_below
             if not may_thin or not self._thin(changes, priority, held):
-                raise QueueFullError(
-                    sum(held.values()), self._budget.limit_bytes(priority)
-                )
+                raise self._budget.full_error(held, priority, cost_bytes)
 
     def _lacks_space(
         self, changes: CounterDeltas, held: Mapping[int, int], priority: int, cost: int

@@ -1,5 +1,6 @@
 """Eviction from a full queue, its counters, and expiry."""
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_priority_stays_within_its_own_budget(tmp_path: Path) -> None:
     queue.close()
 
     assert rows == 4
+
+
+def test_error_of_a_full_priority_names_its_own_limit(tmp_path: Path) -> None:
+    """To raise `queue.max_bytes` would not help while the queue is nearly empty."""
+    budget = Budget(100 * COST, 0.0, by_priority={4: 3 * COST + 50})
+    queue = open_queue(tmp_path / "q.db", 0, budget)
+    queue.put([draft(p) for p in (4, 4, 4, 1)])
+    text = (
+        f"queue is full for priority 4: {3 * COST} of {3 * COST + 50} bytes; raise "
+        "its number in queue.max_bytes_of or restore the uplink"
+    )
+    with pytest.raises(QueueFullError, match=re.escape(text)):
+        queue.put([draft(4)])
+    queue.close()
 
 
 def test_leased_messages_are_never_evicted(tmp_path: Path) -> None:
