@@ -94,7 +94,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-DIRECTORY_TIMEOUT_S = 5.0
 UPDATE_BUSY_S = 5.0
 """Pause of a download while messages wait."""
 
@@ -253,8 +252,8 @@ def make_gateway_source(node: NodeSettings) -> FixedGateway | ManagedGateways:
         [Endpoint.parse(url) for url in settings.uplink.managers],
         cell_topic(find_node_cell(node)),
         Path(settings.queue.path).with_name("gateways.json"),
-        lambda manager, topic: fetch_retained(
-            manager, topic, client_id, DIRECTORY_TIMEOUT_S, settings.tls
+        lambda broker, topic, timeout_s: fetch_retained(
+            broker, topic, client_id, timeout_s, settings.tls
         ),
         settings.node.id,
     )

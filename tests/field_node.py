@@ -37,7 +37,7 @@ class Node:
                 [manager],
                 topic,
                 folder / "gateways.json",
-                lambda at, topic: fetch_retained(at, topic, "n1-probe", 5),
+                lambda at, topic, s: fetch_retained(at, topic, "n1-probe", s),
                 "n1",
             ),
             self._stop,

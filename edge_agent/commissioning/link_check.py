@@ -277,7 +277,7 @@ class CheckTimeouts:
     """Timeouts of a link check.
 
     Attributes:
-        connect_s: Timeout of the session.
+        connect_s: Timeout of a session, and of the list of a Manager.
         receipt_s: Timeout of the receipt of the test message.
         burst_s: Timeout of the acknowledgement of the burst.
     """
@@ -338,7 +338,8 @@ def query_managers(
     for manager in managers:
         began_s = clock()
         try:
-            entries = decode_gateways(fetch(manager, GATEWAY_INFO))
+            payload = fetch(manager, GATEWAY_INFO, CheckTimeouts.connect_s)
+            entries = decode_gateways(payload)
         except (BrokerError, DirectoryError) as error:
             asked.append(ManagerResult(str(manager), clock() - began_s, 0, str(error)))
             continue

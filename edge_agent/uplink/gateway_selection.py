@@ -24,17 +24,25 @@ from spatial_mqtt.topics import GATEWAY_INFO, OFFER_FILTER
 
 log = logging.getLogger(__name__)
 
-FetchRetained = Callable[[Endpoint, str], bytes]
+FetchRetained = Callable[[Endpoint, str, float], bytes]
+"""Fetches one retained message of a broker on a topic, within some seconds."""
+
+FETCH_TIMEOUT_S, MAX_FETCH_TIMEOUT_S = 5.0, 30.0
+"""First and longest time that a broker has to send a retained message. A connection
+with TLS takes more than the first one below 8 kbps."""
 
 
 class GatewaySource(Protocol):
-    """Source of gateways and of their health. Both methods may take seconds."""
+    """Source of gateways and of their health."""
+
+    def cached_gateways(self) -> list[Endpoint]:
+        """Gateways that are known without the network, best first."""
 
     def ranked_gateways(self) -> list[Endpoint]:
-        """Gateways, best first; empty when none is known."""
+        """Gateways, best first; empty when none is known. It may take minutes."""
 
     def is_healthy(self, gateway: Endpoint) -> bool:
-        """Whether a gateway answers and its store is online."""
+        """Whether a gateway answers and its store is online. It may take seconds."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,9 @@ class FixedGateway:
     """A single gateway from the settings."""
 
     endpoint: Endpoint
+
+    def cached_gateways(self) -> list[Endpoint]:
+        return [self.endpoint]
 
     def ranked_gateways(self) -> list[Endpoint]:
         return [self.endpoint]
@@ -58,7 +69,8 @@ class ManagedGateways:
         managers: Tried in order until one answers.
         topic: Topic of the node's cell.
         cache: File with the last list, for a start without network.
-        fetch: Fetches one retained message from a broker.
+        fetch: Fetches lists and offers. It has twice as long each time that no Manager
+            has given a list.
         node: Node id; its hash distributes nodes over the gateways of an area, always
             in the same way.
     """
@@ -68,13 +80,22 @@ class ManagedGateways:
     cache: Path
     fetch: FetchRetained
     node: str
+    _timeout_s: float = field(default=FETCH_TIMEOUT_S, init=False)
     _stored: bytes | None = field(default=None, init=False)
     _is_write_failing: bool = field(default=False, init=False)
+
+    def cached_gateways(self) -> list[Endpoint]:
+        try:
+            entries = decode_gateways(self.cache.read_bytes())
+        except (OSError, DirectoryError) as error:
+            log.warning("no list of gateways is cached: %s", error)
+            return []
+        return self.rank(entries, self.managers[0].tls)
 
     def ranked_gateways(self) -> list[Endpoint]:
         for manager in self.managers:
             try:
-                payload = self.fetch(manager, GATEWAY_INFO)
+                payload = self.fetch(manager, GATEWAY_INFO, self._timeout_s)
                 entries = decode_gateways(payload)
             except (BrokerError, DirectoryError) as error:
                 log.warning("manager %s: %s", manager, error)
@@ -82,11 +103,13 @@ class ManagedGateways:
             if entries:
                 self._store(payload)
                 return self.rank(entries, manager.tls)
-        return self._cached()
+        self._timeout_s = min(MAX_FETCH_TIMEOUT_S, 2 * self._timeout_s)
+        return self.cached_gateways()
 
     def is_healthy(self, gateway: Endpoint) -> bool:
         try:
-            return not CustodyOffer.decode(self.fetch(gateway, OFFER_FILTER)).is_offline
+            payload = self.fetch(gateway, OFFER_FILTER, self._timeout_s)
+            return not CustodyOffer.decode(payload).is_offline
         except (BrokerError, ReceiptError) as error:
             log.debug("gateway %s: %s", gateway, error)
             return False
@@ -103,14 +126,6 @@ class ManagedGateways:
             self._is_write_failing = True
         else:
             self._stored, self._is_write_failing = payload, False
-
-    def _cached(self) -> list[Endpoint]:
-        try:
-            entries = decode_gateways(self.cache.read_bytes())
-        except (OSError, DirectoryError) as error:
-            log.warning("no manager answers and no list is cached: %s", error)
-            return []
-        return self.rank(entries, self.managers[0].tls)
 
     def rank(self, entries: Sequence[BrokerEntry], tls: bool) -> list[Endpoint]:
         """Gateways of a list, best first, with TLS if the Manager uses it."""
@@ -146,11 +161,14 @@ class FailoverTimeouts:
 
     Attributes:
         failover_s: Time without service before the next gateway is tried.
+        max_failover_s: Longest such time: it doubles after each round of all gateways
+            without service, because a connection may take longer on a slow link.
         check_interval_s: Time between checks of the list and of better gateways.
         min_healthy_checks: Consecutive successful checks that a better gateway needs.
     """
 
     failover_s: float = 4.0
+    max_failover_s: float = 30.0
     check_interval_s: float = 60.0
     min_healthy_checks: int = 2
 
@@ -195,17 +213,19 @@ class GatewaySelector:
         self._healthy_checks: Counter[Endpoint] = Counter()
         self._failed_returns: Counter[Endpoint] = Counter()
         self._is_return = False
+        self._failovers = 0
         self._chosen_at_s = -self._timeouts.failover_s
         self._check_soon = threading.Event()
 
     def run_checks(self, beat: Heartbeat = no_heartbeat) -> None:
         """Refresh the list and check better gateways, until stopped."""
+        self._ranked = self._source.cached_gateways()
         while not self._stop.is_set():
             beat()
             ranked = self._source.ranked_gateways()
             if ranked:
                 self._ranked = ranked
-            self._check_better()
+            self._check_better(beat)
             self._check_soon.clear()
             self._wait_for_next_check()
 
@@ -227,6 +247,7 @@ class GatewaySelector:
             self._healthy_checks.clear()
             self._check_soon.set()
             self._note_failure(current, now_s)
+            self._failovers += 1
             self._change(self._after(current), f"{current} does not serve", now_s)
         elif better := self._healthy_better(current):
             self._change(better, f"nearer than {current}, healthy again", now_s)
@@ -235,8 +256,12 @@ class GatewaySelector:
     def _has_failed(self, now_s: float) -> bool:
         since_s = self._uplink.unserved_since_s
         if since_s is None:
+            self._failovers = 0
             return False
-        return now_s - max(since_s, self._chosen_at_s) >= self._timeouts.failover_s
+        rounds = min(self._failovers // len(self._ranked), MAX_DOUBLINGS)
+        timeouts = self._timeouts
+        limit_s = min(timeouts.failover_s * 2.0**rounds, timeouts.max_failover_s)
+        return now_s - max(since_s, self._chosen_at_s) >= limit_s
 
     def _after(self, current: Endpoint) -> Endpoint:
         """The next in rank; after the last or an unlisted one, the first."""
@@ -267,11 +292,12 @@ class GatewaySelector:
         elif self._is_return:
             self._failed_returns[current] += 1
 
-    def _check_better(self) -> None:
+    def _check_better(self, beat: Heartbeat) -> None:
         current = self._uplink.endpoint
         if current is None or self._uplink.unserved_since_s is not None:
             return
         for gateway in self._better(current):
+            beat()
             if self._source.is_healthy(gateway):
                 self._healthy_checks[gateway] += 1
             else:

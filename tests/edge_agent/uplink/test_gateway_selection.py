@@ -9,6 +9,7 @@ import pytest
 
 from edge_agent.uplink.gateway_selection import (
     FailoverTimeouts,
+    FetchRetained,
     GatewaySelector,
     ManagedGateways,
 )
@@ -40,14 +41,22 @@ class FakeGatewaySource:
 
     Attributes:
         gateways: The list, best first.
+        cached: The list of an earlier run.
+        on_fetch: Called while the list is fetched.
         healthy: Gateways that pass a check.
     """
 
     def __init__(self, *gateways: Endpoint) -> None:
         self.gateways = list(gateways)
+        self.cached: list[Endpoint] = []
+        self.on_fetch: Callable[[], object] = lambda: None
         self.healthy: set[Endpoint] = set()
 
+    def cached_gateways(self) -> list[Endpoint]:
+        return self.cached
+
     def ranked_gateways(self) -> list[Endpoint]:
+        self.on_fetch()
         return self.gateways
 
     def is_healthy(self, gateway: Endpoint) -> bool:
@@ -105,6 +114,39 @@ def test_failover_to_the_next_gateway_within_ten_seconds(
         selection.advance(4.0)
 
     assert selection.uplink.switched_to == [NEAR, NEXT, FAR, NEAR]
+
+
+def test_time_doubles_with_each_round_without_service() -> None:
+    """Where connecting takes longer than 4 s, no attempt was ever completed."""
+    selection = SelectorHarness(NEAR, NEXT)
+    selection.run_check()
+    selection.advance(0)
+    waits = []
+    for _ in range(10):
+        waits.append(0.0)
+        count = len(selection.uplink.switched_to)
+        while len(selection.uplink.switched_to) == count:
+            selection.advance(0.25)
+            waits[-1] += 0.25
+    assert waits == [4, 4, 8, 8, 16, 16, 30, 30, 30, 30]
+
+    selection.uplink.unserved_since_s = None
+    selection.advance(1.0)
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(3.9)
+    assert selection.uplink.endpoint == NEAR
+    selection.advance(0.1)
+    assert selection.uplink.endpoint == NEXT
+
+
+def test_cached_list_is_used_before_the_managers_answer() -> None:
+    """Without Managers, each took 5 s of a start before the list was read."""
+    selection = SelectorHarness(NEAR)
+    selection.source.cached = [NEXT]
+    selection.source.on_fetch = lambda: selection.advance(5.0)
+    selection.run_check()
+
+    assert selection.uplink.switched_to == [NEXT]
 
 
 def test_gateway_that_recovers_in_time_is_kept(selection: SelectorHarness) -> None:
@@ -184,8 +226,8 @@ def test_unlisted_gateway_is_replaced_when_another_is_healthy(
     assert selection.uplink.endpoint == FAR
 
 
-def fetcher(**brokers: bytes) -> Callable[[Endpoint, str], bytes]:
-    def fetch(endpoint: Endpoint, topic: str) -> bytes:
+def fetcher(**brokers: bytes) -> FetchRetained:
+    def fetch(endpoint: Endpoint, topic: str, timeout_s: float) -> bytes:
         if endpoint.host not in brokers:
             raise BrokerError(str(endpoint), "refused")
         return brokers[endpoint.host]
@@ -194,7 +236,7 @@ def fetcher(**brokers: bytes) -> Callable[[Endpoint, str], bytes]:
 
 
 def managed_gateways(
-    folder: Path, fetch: Callable[[Endpoint, str], bytes], node: str = "n1"
+    folder: Path, fetch: FetchRetained, node: str = "n1"
 ) -> ManagedGateways:
     managers = [Endpoint("away", 1883), MANAGER]
     return ManagedGateways(managers, "/3/1/2", folder / "gateways.json", fetch, node)
@@ -217,10 +259,27 @@ def test_list_is_stored_for_a_start_without_network(tmp_path: Path) -> None:
     assert offline == online
 
 
+def test_managers_have_more_time_after_none_has_answered(tmp_path: Path) -> None:
+    """On a slow link a new node never got a list, and so never a gateway."""
+    asked: list[float] = []
+
+    def fetch(endpoint: Endpoint, _topic: str, timeout_s: float) -> bytes:
+        asked.append(timeout_s)
+        if timeout_s < 20.0:
+            raise BrokerError(str(endpoint), f"no answer within {timeout_s:g} s")
+        return directory("a")
+
+    gateways = managed_gateways(tmp_path, fetch)
+    lists = [[e.host for e in gateways.ranked_gateways()] for _ in range(4)]
+
+    assert lists == [[], [], ["a"], ["a"]]
+    assert asked == [5, 5, 10, 10, 20, 20]
+
+
 def test_only_a_list_that_has_changed_is_written(tmp_path: Path) -> None:
     """It is fetched every minute, and each write wears the card."""
     lists = [directory("a"), directory("a"), directory("b")]
-    gateways = managed_gateways(tmp_path, lambda _e, _t: lists.pop(0))
+    gateways = managed_gateways(tmp_path, lambda _e, _t, _s: lists.pop(0))
     gateways.ranked_gateways()
     first = gateways.cache.stat().st_ino
     gateways.ranked_gateways()
@@ -284,7 +343,7 @@ def test_invalid_list_is_skipped(tmp_path: Path) -> None:
     """The next Manager is queried, then the stored list is used."""
     calls = itertools.count()
 
-    def fetch(_endpoint: Endpoint, topic: str) -> bytes:
+    def fetch(_endpoint: Endpoint, topic: str, _timeout_s: float) -> bytes:
         assert topic == GATEWAY_INFO
         return b"{" if next(calls) == 0 else directory("a")
 
