@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from backend_spark.analysed_rain.cells import AnalysedLevels, Row
 from backend_spark.scoring.holds import (
     GRACE_S,
+    LOW_HOLD_S,
     NO_LIMITS,
     UNKNOWN,
     HoldLimits,
@@ -158,8 +159,21 @@ class SilentCells:
             }
             is_end = ds.field("at").isin(_times({*ends_s.values()}))
             known = self._by_readings(ends_s, is_end)
+            known |= self._held_by_readings(cells - known.keys())
             self._bases = dict.fromkeys(cells, NO_READINGS) | known
         return self._bases
+
+    def _held_by_readings(self, cells: Collection[str]) -> dict[str, Row]:
+        """The same of cells whose nodes have moved, or sent more than was scored.
+
+        What is older than any hold, beside the newest row of all, is unknown anyway.
+        """
+        newest = self._newest(cells)
+        if not newest:
+            return {}
+        hold = timedelta(seconds=max(self.limits.hold_s, LOW_HOLD_S))
+        since = max(row["at"] for row in newest.values()) - hold
+        return self._by_readings(newest, ds.field("at") >= since)
 
     def _newest_by_readings(self, since_us: Mapping[str, int]) -> dict[str, Row]:
         """The newest row by readings of each cell, if it is not before a time."""

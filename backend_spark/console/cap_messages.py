@@ -147,13 +147,18 @@ class CapMessages:
             raise ExportError("type", rule, kind, "load the page again")
         header = replace(
             sender,
-            replaces=() if replaced is None else (replaced.reference,),
+            replaces=() if replaced is None else (self._reference(replaced),),
             is_cancel=kind is cap.CapMessageType.CANCEL,
         )
         if replaced is not None:  # what is referred to must be earlier
             later = datetime.fromtimestamp(replaced.at_s + 1, UTC)
             header = replace(header, sent=max(header.sent, later))
         return self._with_own_identifier(header)
+
+    def _reference(self, message: StoredMessage) -> cap.CapReference:
+        """Reference with the cells of a message, if its file is there."""
+        content = self.read(message.identifier)
+        return message.reference if content is None else cap.read_reference(content)
 
     def _with_own_identifier(self, header: cap.CapHeader) -> cap.CapHeader:
         """Move a header to the next second whose identifier no message has.

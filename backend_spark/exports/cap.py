@@ -8,7 +8,7 @@ Source: OASIS Common Alerting Protocol 1.2, sections 3.2 and 3.3.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Final
@@ -18,7 +18,7 @@ from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
-from backend_spark.scoring.holds import JUDGED
+from backend_spark.scoring.holds import JUDGED, UNKNOWN
 from slope_science.causes import Cause
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
@@ -58,11 +58,13 @@ class CapReference:
         sender: Its sender.
         identifier: Its identifier.
         sent: Its time, as written in it.
+        cells: Tokens of the cells that it names, where it was read.
     """
 
     sender: str
     identifier: str
     sent: str
+    cells: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __str__(self) -> str:
         """The reference in the form of CAP."""
@@ -179,8 +181,8 @@ def alert_xml(
     """A message as XML in UTF-8.
 
     Each level from `min_level` up has one `info` in Japanese and one in English for
-    each certainty, with one `area` for each of its cells. An update also has the cells
-    whose level is unknown after one of `WARNING` or more.
+    each certainty, with one `area` for each of its cells. An update also has those
+    cells of the replaced message whose level is unknown after one of `WARNING` or more.
 
     Raises:
         ExportError: No cell has such a level; the earlier message can be cancelled. Or
@@ -232,10 +234,11 @@ def read_reference(message: bytes) -> CapReference:
     """
     root = _parsed(message)
     names = ("sender", "identifier", "sent")
-    values = [root.findtext(f"{{{NAMESPACE}}}{name}") or "" for name in names]
-    if not all(_PLAIN.fullmatch(value) for value in values):
+    values = {name: root.findtext(f"{{{NAMESPACE}}}{name}") or "" for name in names}
+    if not all(_PLAIN.fullmatch(value) for value in values.values()):
         raise _no_message(message, "sender, identifier or sent is missing")
-    return CapReference(*values)
+    codes = root.iterfind(f".//{{{NAMESPACE}}}geocode/{{{NAMESPACE}}}value")
+    return CapReference(**values, cells=frozenset(code.text or "" for code in codes))
 
 
 def _parsed(message: bytes) -> ET.Element:
@@ -267,14 +270,21 @@ def _add_infos(
         remedy = "cancel the last message (--cancels), or a lower level (--min-level)"
         raise ExportError("levels", rule, "none", remedy)
     order = list(CapCertainty)
-    for grade in sorted(groups, key=lambda k: (-k[0], order.index(k[1]), k[2])):
+
+    def rank(grade: tuple[int, CapCertainty, str]) -> tuple[bool, int, int, str]:
+        level, certainty, state = grade
+        return state == UNKNOWN, -level, order.index(certainty), state
+
+    for grade in sorted(groups, key=rank):
         for language in _HEADLINES:
             _add_info(root, grade, language, groups[grade], header)
 
 
 def _stated_level(state: CellState, header: CapHeader) -> int | None:
     """Level that a message states of a cell; None if it does not mention the cell."""
-    if state.level is not None or header.kind is not CapMessageType.UPDATE:
+    is_update = header.kind is CapMessageType.UPDATE
+    is_named = is_update and any(state.cell in each.cells for each in header.replaces)
+    if state.level is not None or not is_named:
         return state.level
     return state.last_level if (state.last_level or 0) >= WARNING else None
 

@@ -206,7 +206,9 @@ class Gauge:
         if self.share(end_s) > 0 or not is_last or self.known_s is None:
             is_over = self.share(end_s) >= _WHOLE or self.share(end_s + STEP_S) > 0
             return self.share(end_s) > 0 and not is_over
-        return end_s - 2 * STEP_S < self.known_s <= end_s - STEP_S
+        before_s = end_s - STEP_S
+        has_report = self.last_s is not None and self.last_s > before_s
+        return not has_report and before_s - STEP_S < self.known_s <= before_s
 
     def may_change(self, at_s: float, reach_s: float = 0.0) -> bool:
         """Whether a later reading may change the rain before a moment.
@@ -261,8 +263,8 @@ def _add_interval(
             # The gap stays unknown, the step of the report does not.
             depth_mm -= _put_report(gauge, reading, depth_mm)
             is_timed = False
-        if depth_mm < _LEAST_MM:
-            return
+            if depth_mm < _LEAST_MM:
+                return
         is_suspect = is_suspect or length_s > MAX_CATCH_UP_S
         from_s = max(from_s, reading.at_s - MAX_CATCH_UP_S)
         for end_s, _ in split_by_step(from_s, reading.at_s):

@@ -398,6 +398,18 @@ def test_cell_that_is_silent_for_long_is_unknown_without_a_higher_analysis(
     ]
 
 
+def test_held_level_counts_after_a_restart_without_the_node(
+    silent: SilentCell, load: Drop
+) -> None:
+    """The table of nodes has no time of its readings."""
+    silent.report(0, 3)
+    for minutes, index_mm in ((40, 230.0), (50, 20.0)):
+        load(index_mm, 12.0, minutes, 60 * minutes + 600)
+        replace(silent.pipeline).score_analyses()
+
+    assert [row["level"] for row in silent.rows()] == [4, 3]
+
+
 def test_rows_between_two_readings_are_not_made_again(
     silent: SilentCell, load: Drop
 ) -> None:

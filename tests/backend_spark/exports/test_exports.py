@@ -146,10 +146,15 @@ def test_held_level_has_its_last_time_and_is_never_called_likely(
     assert states == {HIGH: (4, "held"), LOW: unknown, SILENT: unknown}
 
 
+def geocode(cell: str) -> str:
+    """A cell as a message names it."""
+    return f"<geocode><valueName>s2:token</valueName><value>{cell}</value></geocode>"
+
+
 def test_cell_whose_hold_has_ended_is_unknown_and_not_left_out(
     export: Export, tmp_path: Path
 ) -> None:
-    """The last rows of the others are months old; an update still names a danger."""
+    """Their last rows are months old; an update still names the danger of the alert."""
     now = datetime.now(UTC)
     ended = level("355a9c5c", None, now, "x") | {
         "reason_codes": ['["hold_ended",3,1793000400]'],
@@ -162,6 +167,8 @@ def test_cell_whose_hold_has_ended_is_unknown_and_not_left_out(
     first, second = tmp_path / "1.xml", tmp_path / "2.xml"
     draft = ("--format", "cap", "--sender", "a@b.example")
     assert export(*draft, "--out", first).exit_code == 0
+    areas = "".join(f"<area>{geocode(cell)}</area>" for cell in (HIGH, SILENT))
+    first.write_text(first.read_text().replace("</info>", f"{areas}</info>", 1))
     assert export(*draft, "--out", second, "--updates", first).exit_code == 0
     xmlschema.XMLSchema(SCHEMA).validate(second)
     alert, update = (ET.fromstring(each.read_bytes()) for each in (first, second))  # noqa: S314
@@ -170,14 +177,14 @@ def test_cell_whose_hold_has_ended_is_unknown_and_not_left_out(
         found = states[cell]
         assert (found["level"], found["state"]) == (None, "unknown")
         assert found["known_until"] == known_until.isoformat()
-    assert [len(each.findall(f"{CAP}info")) for each in (alert, update)] == [2, 8]
+    assert [len(each.findall(f"{CAP}info")) for each in (alert, update)] == [2, 6]
     infos = update.findall(f"{CAP}info")[::2]
     parameters = [
         [value.text for value in info.iterfind(f"{CAP}parameter/{CAP}value")]
         for info in infos
     ]
-    assert parameters == [[n, "unknown"] for n in "543"] + [["2", "judged"]]
-    for info, cell in zip(infos, (SILENT, HIGH, "355a9c5c"), strict=False):
+    assert parameters == [["2", "judged"], ["5", "unknown"], ["4", "unknown"]]
+    for info, cell in zip(infos[1:], (SILENT, HIGH), strict=True):
         assert info.findtext(f"{CAP}certainty") == "Unknown"
         assert info.findtext(f"{CAP}effective") == update.findtext(f"{CAP}sent")
         assert info.findtext(f"{CAP}area/{CAP}geocode/{CAP}value") == cell

@@ -228,6 +228,17 @@ def test_current_step_is_completed_by_the_rain_of_an_hour_before() -> None:
     assert step.completed(NO_DATA).depth_mm == 3
 
 
+def test_current_step_with_a_report_that_is_too_low_is_unknown() -> None:
+    """No rain of an hour before is added to that of the report."""
+    reports = [RainReading(600.0 * n, 10.0 * n) for n in range(8)]
+    low = RainReading(4740.0, 79.0, low=True)
+    ends = step_ends(600, 4800)
+    *_, step = cell_rain([read_gauge([*reports, low])], ends)
+
+    assert not step.is_known
+    assert not step.parts
+
+
 def test_cell_uses_the_wettest_gauge() -> None:
     """A blocked gauge must not hide the rain of another."""
     wet = read_gauge([RainReading(600, 0, 0), RainReading(1200, 9, 9)])
