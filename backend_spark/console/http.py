@@ -1,8 +1,10 @@
 """HTTP of the console: JSON answers and bodies, proxies, security headers."""
 
+import asyncio
 import gzip
 import hashlib
-from collections.abc import Awaitable, Callable
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -34,7 +36,10 @@ STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
 """Over https: browsers do not use http for a year."""
 
 COMPRESSION: Final = 6
-"""Of `Packed`; twice the time of level 3, and 8 % smaller."""
+"""Of `Packed` and `packed_stream`; twice the time of level 3, and 8 % smaller."""
+
+STREAM_MEMORY: Final = (zlib.DEFLATED, 16 + 12, 5)
+"""Arguments of zlib for gzip in 32 kB of memory; in 256 kB a stream is no smaller."""
 
 MAX_PROBLEM_CHARS: Final = 250
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -156,6 +161,18 @@ class Packed:
             headers["Content-Encoding"] = "gzip"
         content = self._packed if is_packed else self.content
         return Response(content, media_type=self._media_type, headers=headers)
+
+
+async def packed_stream(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Compress a stream with gzip; its reader can read each part when it arrives."""
+    packer = zlib.compressobj(COMPRESSION, *STREAM_MEMORY)
+
+    def pack(part: bytes) -> bytes:
+        return packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH)
+
+    async for part in parts:
+        yield await asyncio.to_thread(pack, part)
+    yield packer.flush()
 
 
 def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:

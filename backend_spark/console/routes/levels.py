@@ -11,7 +11,11 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
-from backend_spark.console.http import encoded_response, json_response
+from backend_spark.console.http import (
+    encoded_response,
+    json_response,
+    packed_stream,
+)
 from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.time_travel import UnixTime, check_moment
@@ -96,14 +100,19 @@ def history(services: Services) -> Response:
 @router.get("/live")
 async def live(request: Request, services: Services) -> StreamingResponse:
     """Server-sent events with the changes of each second."""
-    return StreamingResponse(
-        events(
-            services.live_state.snapshot,
-            lambda: services.auth.visitor(request) is not None,
-        ),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    stream = events(
+        services.live_state.snapshot,
+        lambda: services.auth.visitor(request) is not None,
     )
+    headers = {
+        "Cache-Control": "no-store",
+        "Vary": "Accept-Encoding",
+        "X-Accel-Buffering": "no",
+    }
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        stream = packed_stream(stream)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
 async def events(

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -297,6 +299,31 @@ def test_only_changes_are_pushed(live_state: LiveState, clock: Clock) -> None:
     moved = {**first, "levels": [5, *first["levels"][1:]]}
     others = [first[name][0] for name in ("known_s", "since_s", "causes", "margin_mm")]
     assert changes(first, moved)["moved"] == [[0, 5, *others]]
+
+
+def test_stream_is_compressed_event_by_event(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """Each event can be read when it arrives, by a browser that accepts gzip."""
+    client, unpack = open_app(), zlib.decompressobj(16 + zlib.MAX_WBITS)
+    with client.stream("GET", "/api/live") as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        parts = answer.iter_raw()
+        packed = list(islice(parts, 2))
+    first, second = map(unpack.decompress, packed)
+    with client.stream("GET", "/api/live", headers={"Accept-Encoding": ""}) as answer:
+        assert "content-encoding" not in answer.headers
+        plain = next(answer.iter_raw())
+
+    whole, moved = (
+        json.loads(event.removeprefix(b"event: now\ndata: "))
+        for event in (first, second)
+    )
+    assert (whole["kind"], moved["kind"]) == ("all", "some")
+    assert first.endswith(b"\n\n")
+    assert len(plain) == pytest.approx(len(first), abs=20)
+    assert len(packed[0]) < 0.7 * len(first)
+    assert len(packed[1]) < len(second) / 2
 
 
 def test_cell_panel_has_reasons_lines_and_futures(

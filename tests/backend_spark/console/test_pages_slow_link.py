@@ -1,8 +1,11 @@
 """Pages on a slow link: answers that are late, or come in another order."""
 
+import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from conftest import wait_until
 from console_pages import (
@@ -12,6 +15,7 @@ from console_pages import (
     find,
     hold_answer,
     hold_requests,
+    map_data,
     press,
     press_twice,
     shown,
@@ -20,11 +24,15 @@ from console_pages import (
 )
 from console_tables import Slope, storm, write_tables
 from console_workspace import NOW_S, PASSWORD, SLOPES, Workspace, add_alert
+from deltalake import write_deltalake
 from doubtful_slope import DOUBTFUL, write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from soak.relay import Relay
+
+from backend_spark.tables.schemas import LEVELS
+from spatial_mqtt.cells import Cell
 
 RunConsole = Callable[..., str]
 CELL, OTHER = (slope.cell.token for slope in SLOPES[:2])
@@ -101,6 +109,40 @@ def test_levels_wait_for_their_cells_after_a_restart(
     release()
     wait_until(lambda: not text(driver, ".status.alarm"))
     assert driver.execute_script(LISTED) == listed
+
+
+MANY = 3000
+SLOW_BYTES_PER_S = 150.0
+"""At it the answer's head takes some seconds, and all cells half a minute."""
+
+
+def write_many_cells(workspace: Workspace) -> None:
+    """Levels of many cells, which differ."""
+    chance, at = random.Random(1), datetime.fromtimestamp(NOW_S, UTC)
+    rows = [
+        dict.fromkeys(LEVELS.names)
+        | {"cell": cell.token, "at": at, "level": chance.choice((1, 2, 3))}
+        | {"lower_bound": chance.random() < 0.5, "rain_known": True}
+        for n in range(MANY)
+        for cell in [Cell.at(34.0 + n // 40 * 0.02, 134.0 + n % 40 * 0.02, 13)]
+    ]
+    path = str(workspace.data / "tables" / "levels")
+    write_deltalake(path, pa.Table.from_pylist(rows, LEVELS), mode="append")
+
+
+def test_slow_link_with_many_cells_is_connected_again(
+    run_console: RunConsole, relay: Relay, driver: Chrome, workspace: Workspace
+) -> None:
+    """Its first event took longer than the silence after which the page began anew."""
+    write_many_cells(workspace)
+    run_console()
+    driver.get(f"http://127.0.0.1:{relay.port}/?lang=en")
+    wait_until(lambda: map_data(driver).get("shownMs"))
+    relay.cut()
+    wait_until(lambda: text(driver, ".status.alarm"))
+    relay.restore()
+    relay.slow(SLOW_BYTES_PER_S)
+    wait_until(lambda: not text(driver, ".status.alarm"))
 
 
 def test_assumed_rain_that_was_switched_off_is_not_shown(

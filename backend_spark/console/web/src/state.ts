@@ -44,6 +44,8 @@ export interface Cells {
 
 // The server sends an event each second: a longer silence is a link that was lost without an error, as after a sleep of the computer.
 const SILENT_MS = 15_000;
+// The first event of a connection has all cells, which take long on a slow link.
+const FIRST_MS = 90_000;
 // After it the levels from before a pause are marked as old.
 const RESUME_MS = 3000;
 const LATE_S = 1800;
@@ -82,6 +84,7 @@ export class State extends EventTarget {
   private fetched: Cells | null = null;
   private readonly showNewest = oneAtATime(() => this.showCells());
   private heardMs = 0;
+  private limitMs = SILENT_MS;
   private watch = 0;
   private isPaused = false;
   private readonly others = new OtherTabs(
@@ -100,9 +103,10 @@ export class State extends EventTarget {
   listen(): void {
     this.source?.close();
     this.isPaused = false;
-    this.heardMs = performance.now();
+    this.hear(SILENT_MS);
     this.watch ||= window.setInterval(() => this.checkSilence(), SILENT_MS / 5);
     this.source = new EventSource("api/live");
+    this.source.addEventListener("open", () => this.hear(FIRST_MS));
     this.source.addEventListener("now", (message) => this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
       this.showOffline();
@@ -119,15 +123,20 @@ export class State extends EventTarget {
 
   // Also connects again where the browser has given up, as after an answer 502.
   private checkSilence(): void {
-    if (performance.now() - this.heardMs < SILENT_MS) return;
+    if (performance.now() - this.heardMs < this.limitMs) return;
     if (!this.isPaused) this.showOffline();
     this.listen();
+  }
+
+  private hear(limitMs: number): void {
+    this.heardMs = performance.now();
+    this.limitMs = limitMs;
   }
 
   // Another tab listens while this one is hidden.
   private pause(events: OpenEvents): void {
     if (!this.now) return;
-    this.heardMs = performance.now();
+    this.hear(SILENT_MS);
     this.events = events;
     this.isQuiet = true;
     this.emit("events");
@@ -140,8 +149,8 @@ export class State extends EventTarget {
   private resume(): void {
     if (!this.isPaused) return;
     this.listen();
-    const { source, heardMs } = this;
-    window.setTimeout(() => source === this.source && heardMs === this.heardMs && this.showOffline(), RESUME_MS);
+    const { source } = this;
+    window.setTimeout(() => source === this.source && !this.isPaused && this.isQuiet && this.showOffline(), RESUME_MS);
   }
 
   close(): void {
@@ -162,7 +171,7 @@ export class State extends EventTarget {
   }
 
   private onEvent(event: LiveEvent): void {
-    this.heardMs = performance.now();
+    this.hear(SILENT_MS);
     this.isQuiet = false;
     this.events = event.events;
     this.others.received(event.events);
