@@ -13,13 +13,6 @@ from dataclasses import dataclass
 from slope_science.errors import ScienceError
 from slope_science.statistics import fit_line, student_t_quantile
 
-CAUTION_MM_PER_H = 2.0
-"""注意体制; lower end of 避難準備 (2 to 4) and 避難 (2 to 10). After 2 h entry to the
-slide is banned."""
-
-EVACUATION_MM_PER_H = 4.0
-"""Upper end of 警戒 (避難準備, 2 to 4 mm/h), so surely within 避難 (2 to 10)."""
-
 ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG = 80.0, 85.0
 """Tangent angles from which tertiary creep is in its middle and in its last stage."""
 

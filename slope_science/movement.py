@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
-PRECAUTION_DEG_PER_H = 0.01
-WARNING_DEG_PER_H = 0.1
 MIN_POINTS = 4
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""

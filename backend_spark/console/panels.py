@@ -13,10 +13,8 @@ from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
-from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import LevelThresholds
-from slope_science.findings import DANGER, WARNING
 
 MAX_POINTS: Final = 20_000
 EXTRA_COLUMNS: Final = (
@@ -101,7 +99,7 @@ class PanelReader:
                 "futures": two_hour_futures(
                     latest, criteria, newest if use_gold else {}
                 ),
-                "tilt_deg_per_h": tilt_limits(tilt),
+                "tilt_limits": sorted(tilt),
             }
         )
 
@@ -138,13 +136,17 @@ class PanelReader:
         return rows
 
     def node_panel(
-        self, node_id: str, tilt_of: Callable[[str], LevelThresholds]
+        self,
+        node_id: str,
+        tilt_of: Callable[[str], LevelThresholds],
+        speed: LevelThresholds,
     ) -> dict[str, Any] | None:
         """Panel of a node; None if there is no such node.
 
         Args:
             node_id: Of the node.
             tilt_of: Levels and rates of tilt of a cell.
+            speed: Levels and speeds of displacement.
         """
         with self.live_state.lock:
             node = self.live_state.nodes.by_id.get(node_id)
@@ -157,8 +159,8 @@ class PanelReader:
             "now_s": now_s,
             "series": self._readings(node_id, since_s),
             "sensors": self.sensor_rows(node_id, since_s),
-            "tilt_deg_per_h": tilt_limits(tilt_of(node.cell or "")),
-            "velocity_mm_per_h": [CAUTION_MM_PER_H, EVACUATION_MM_PER_H],
+            "tilt_limits": sorted(tilt_of(node.cell or "")),
+            "velocity_limits": sorted(speed),
         }
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
@@ -177,12 +179,6 @@ class PanelReader:
             series["value"].append(round(value, 6))
             series["flag"].append(row.get("flag"))
         return found
-
-
-def tilt_limits(tilt: LevelThresholds) -> list[float | None]:
-    """Rates of tilt of levels 3 and 4 for a chart; None without one."""
-    rates = dict(tilt)
-    return [rates.get(level) for level in (WARNING, DANGER)]
 
 
 def two_hour_futures(

@@ -4,7 +4,7 @@ Rain, its totals and its doubts come from the functions that score the levels, s
 an analyst sees the rain that the level was judged by.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -26,13 +26,11 @@ from backend_spark.scoring.rain import (
 from backend_spark.tables.reader import DeltaTables
 from slope_science.creep import (
     ALERT_ANGLE_DEG,
-    CAUTION_MM_PER_H,
     EMERGENCY_ANGLE_DEG,
-    EVACUATION_MM_PER_H,
     tangent_angle_deg,
 )
+from slope_science.evidence.settings import LevelThresholds
 from slope_science.failure_time import MIN_SIGMAS
-from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import (
     STEPS_PER_HOUR,
@@ -53,11 +51,8 @@ MAX_POINTS: Final = 1000
 MAX_RUNS: Final = 200
 """Newest runs of flagged readings in an answer."""
 
-LIMITS: Final = {
-    "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
-    "velocity_mm_per_h": [CAUTION_MM_PER_H, EVACUATION_MM_PER_H],
-    "angle_deg": [ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG],
-}
+ANGLES_DEG: Final = (ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG)
+"""Tangent angles that a chart marks."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +74,19 @@ class SeriesSpan:
         return cls(last_s - hours * 3600, last_s)
 
 
-def node_series(tables: DeltaTables, node: str, span: SeriesSpan) -> dict[str, Any]:
+def node_series(
+    tables: DeltaTables,
+    node: str,
+    span: SeriesSpan,
+    tilt_of: Callable[[str], LevelThresholds],
+) -> dict[str, Any]:
     """Series of a node.
 
     Args:
         tables: The tables.
         node: Id of the node.
         span: Steps to show.
+        tilt_of: Levels and rates of tilt of a cell.
     """
     since_s = span.begin_s - PAST_S - SPREAD_S
     since, until = utc_time(since_s), utc_time(span.end_s)
@@ -94,9 +95,11 @@ def node_series(tables: DeltaTables, node: str, span: SeriesSpan) -> dict[str, A
     shown = [o for o in known if o.at_s >= span.begin_s]
     steady_from = utc_time(min(span.begin_s, span.end_s - STEADY_S))
     found = tables.of("sensors", "node", node, steady_from, utc_time(span.end_s))
+    cell = next((cell for cell in reversed(rows["cell"].to_pylist())), None)
     return {
         "node": node,
-        "cell": next((cell for cell in reversed(rows["cell"].to_pylist())), None),
+        "cell": cell,
+        "tilt_limits": sorted(tilt_of(cell or "")),
         "rain": _rain([o for o in known if o.is_rain], span),
         "readings": _readings(o for o in shown if not o.is_rain),
         "movement": _movement(found, span),

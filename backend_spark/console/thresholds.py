@@ -135,9 +135,16 @@ class Thresholds:
         return self.lookup()(cell)
 
     def tilt_of(self, cell: str) -> LevelThresholds:
-        """Levels and rates of tilt of a cell, the fastest first."""
+        """Levels and rates of tilt of a cell, the fastest first; none if not used."""
         row = self.rules.current_table().row(cell)
-        return self.rules.evidence_of(row).rules.tilt.thresholds
+        tilt = self.rules.evidence_of(row).rules.tilt
+        return tilt.thresholds if tilt.used else ()
+
+    @property
+    def speed(self) -> LevelThresholds:
+        """Levels and speeds of displacement, the fastest first; none if not used."""
+        displacement = self.rules.evidence.rules.displacement
+        return displacement.thresholds if displacement.used else ()
 
     def has_version(self, cell: str) -> bool:
         """Whether the cell has a version, which gold may not have been scored with."""

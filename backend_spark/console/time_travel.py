@@ -27,7 +27,6 @@ from backend_spark.console.level_grid import (
 )
 from backend_spark.console.panels import (
     EXTRA_COLUMNS,
-    tilt_limits,
     two_hour_futures,
     utc_time,
 )
@@ -265,7 +264,7 @@ class CellHistory:
             "begin_s": span.begin_s,
             "step_s": STEP_S,
             "lines": snake_line.criteria_lines(criteria),
-            "tilt_deg_per_h": tilt_limits(tilt),
+            "tilt_limits": sorted(tilt),
         }
 
     def frame(

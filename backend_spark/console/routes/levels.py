@@ -19,7 +19,7 @@ from backend_spark.console.http import (
 from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.time_travel import UnixTime, check_moment
-from backend_spark.console.series import LIMITS, SeriesSpan, node_series
+from backend_spark.console.series import ANGLES_DEG, SeriesSpan, node_series
 from backend_spark.errors import ExportError, StandardsRequestError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
@@ -163,7 +163,9 @@ def cell(token: str, services: Services) -> Response:
 def node(node_id: str, services: Services) -> Response:
     """Panel of a node."""
     return _panel_response(
-        services.panels.node_panel(node_id, services.thresholds.tilt_of),
+        services.panels.node_panel(
+            node_id, services.thresholds.tilt_of, services.thresholds.speed
+        ),
         "node",
         node_id,
     )
@@ -178,17 +180,20 @@ def series(
 ) -> Response:
     """Rain, readings and movement of nodes until a time, the present by default."""
     span = SeriesSpan.ending(end_s or services.live_state.now_s(), hours)
-    tables = DeltaTables(services.tables)
+    tables, thresholds = DeltaTables(services.tables), services.thresholds
     try:
         with services.standards.limits.turn():
-            found = [node_series(tables, name, span) for name in node]
+            found = [
+                node_series(tables, name, span, thresholds.tilt_of) for name in node
+            ]
     except StandardsRequestError as error:
         raise HTTPException(error.status, str(error)) from error
     return json_response({
         "begin_s": span.begin_s,
         "end_s": span.end_s,
         "step_s": STEP_S,
-        "limits": LIMITS,
+        "velocity_limits": sorted(thresholds.speed),
+        "angles_deg": ANGLES_DEG,
         "nodes": found,
     })
 

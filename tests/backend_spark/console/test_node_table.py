@@ -178,7 +178,8 @@ def test_sensor_rows_are_shown_when_the_table_exists(
 
     assert [row["at"] for row in panel["sensors"]] == [NOW_S - 1200, NOW_S - 600, NOW_S]
     assert panel["sensors"][-1]["failure_gate"] == "fewer than 8 velocities"
-    assert panel["tilt_deg_per_h"] == [0.01, 0.1]
+    assert panel["tilt_limits"] == [[3, 0.01], [4, 0.1]]
+    assert panel["velocity_limits"] == [[2, 2.0], [4, 4.0], [5, 10.0]]
 
 
 def test_quality_flags_are_shown(open_app: OpenApp, workspace: Workspace) -> None:

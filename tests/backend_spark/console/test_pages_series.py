@@ -18,6 +18,17 @@ CAPTIONS = (
     ".map((each) => each.textContent).join('\\n')"
 )
 
+LIMITS = """
+const titled = (chart, words) =>
+  chart.querySelector("figcaption").textContent.startsWith(words);
+const chart = [...document.querySelectorAll(".series-page figure")]
+  .find((each) => titled(each, "変位の速さ"));
+return [...chart.querySelectorAll(".u-legend th")]
+  .map((each) => each.textContent.trim())
+  .filter((label) => label.startsWith("レベル"));
+"""
+"""Labels of the lines of levels in the chart of speeds."""
+
 
 def look_at_all(driver: Chrome) -> list[object]:
     """Pictures of the page; what is wrong in the office and on a phone."""
@@ -47,6 +58,11 @@ def test_series_of_a_slope_and_of_another_node(
     assert "速度の逆数 (h/mm)" in captions
     assert "接線角 (°)" in captions
     assert "体積含水率（soil） (m³/m³)" in captions
+    assert driver.execute_script(LIMITS) == [
+        "レベル2相当 2",
+        "レベル4相当 4",
+        "レベル5相当 10",
+    ]
     assert "範囲" in text(driver, "tr[data-doubt='creep-1 soil']")
     field = find(driver, "input[name=series-node]")
     field.send_keys("otani-1")

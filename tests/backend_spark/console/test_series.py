@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from console_workspace import NOW_S, SLOPES
+from console_workspace import NOW_S, SLOPES, Workspace, log_in
 
 OpenApp = Callable[..., httpx.Client]
 
@@ -67,6 +67,29 @@ def test_rain_before_the_first_reading_is_unknown(open_app: OpenApp) -> None:
     assert wet["rain"]["depth_mm"][:144] == [None] * 144
     assert wet["rain"]["cumulative_mm"][:144] == [None] * 144
     assert wet["rain"]["cumulative_mm"][145] == wet["rain"]["depth_mm"][145]
+
+
+def test_limits_are_those_of_the_rules(open_app: OpenApp, workspace: Workspace) -> None:
+    """Of the settings, and of the thresholds of each cell; not of the literature."""
+    evidence = "[evidence.rules.displacement]\nlevel_4_mm_per_h = 6.0\n"
+    client = open_app(f"{workspace.with_accounts()}\n{evidence}")
+    lines = {"advisory_mm": 60.0, "warning_mm": 80.0, "special_mm": 150.0}
+    tilts = {"tilt_3_deg_per_h": 0.005, "tilt_4_deg_per_h": 0.05}
+    version = lines | tilts | {"why": "the slope of 2024"}
+    body = {"cell": SLOPES[0].cell.token, "version": version}
+    proof = log_in(client, "a-chief")
+    client.post("/api/thresholds", headers=proof, json=body).raise_for_status()
+    query = {"node": ["otani-1", "creep-1"]}
+    series = client.get("/api/series", params=query).json()
+    panel = client.get("/api/node/otani-1").json()
+
+    assert series["velocity_limits"] == [[2, 2.0], [4, 6.0], [5, 10.0]]
+    assert [each["tilt_limits"] for each in series["nodes"]] == [
+        [[3, 0.005], [4, 0.05]],
+        [[3, 0.01], [4, 0.1]],
+    ]
+    assert panel["velocity_limits"] == series["velocity_limits"]
+    assert panel["tilt_limits"] == series["nodes"][0]["tilt_limits"]
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ def test_line_and_tilt_of_a_version_reach_the_rules_of_the_job(
         assert rules[WET].criteria.critical_line_mm(r60) == pytest.approx(line, 0.01)
     assert rules[WET].evidence.rules.tilt.thresholds == ((4, 0.05), (3, 0.005))
     assert rules[DRY].evidence.rules.tilt.thresholds == ((4, 0.1), (3, 0.01))
-    assert panel["tilt_deg_per_h"] == [0.005, 0.05]
+    assert panel["tilt_limits"] == [[3, 0.005], [4, 0.05]]
     assert panel["lines"]["critical_mm"][0] == pytest.approx(0.7 * 1.478 * 80, 0.01)
 
 

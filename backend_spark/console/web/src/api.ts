@@ -164,6 +164,9 @@ export interface NodeState {
   readings: Record<string, { at_s: number; value: number | null; text: string | null; unit: string | null; flag: number | null }>;
 }
 
+// A level and the rate or speed from which it is reached.
+export type LevelLimit = [number, number];
+
 export interface CellPanel {
   token: string;
   begin_s: number;
@@ -171,7 +174,7 @@ export interface CellPanel {
   swi_mm: (number | null)[];
   r60_mm: (number | null)[];
   tilt_rate_deg_per_h: (number | null)[];
-  tilt_deg_per_h: [number, number];
+  tilt_limits: LevelLimit[];
   latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number; state: string; known_until_s: number | null };
   reasons: Reason[];
   causes: string[];

@@ -1,8 +1,8 @@
 // Window of a node: its readings over 72 hours, with flags and limits.
 import { el } from "./dom";
 import { weekLinks } from "./rowLinks";
-import { type NodeState, get, encode } from "./api";
-import { timeChart } from "./timeChart";
+import { type LevelLimit, type NodeState, get, encode } from "./api";
+import { levelLimits, timeChart } from "./timeChart";
 import { flagBadge } from "./badges";
 import { nodePlace, sensorName, unitName } from "./names";
 import { openSeries } from "./series";
@@ -33,8 +33,8 @@ interface Sensor {
 interface NodeSeries extends NodeState {
   series: Record<string, Readings>;
   sensors: Sensor[];
-  tilt_deg_per_h: [number, number];
-  velocity_mm_per_h: [number, number];
+  tilt_limits: LevelLimit[];
+  velocity_limits: LevelLimit[];
   now_s: number;
 }
 
@@ -93,22 +93,18 @@ function motion(facts: NodeSeries): HTMLElement[] {
     const last = rows[rows.length - 1];
     const tilt = rows.map((row) => row.tilt_rate_deg_per_h);
     const speed = rows.map((row) => row.velocity_mm_per_h);
-    const limits = ([low, high]: [number, number]) => [
-      { label: t("level", { n: 3 }), value: low, colour: "#e02400" },
-      { label: t("level", { n: 4 }), value: high, colour: "#aa00aa" },
-    ];
     return [
       tilt.some((rate) => rate !== null) &&
         timeChart({
           title: `${sensorName(name)}: ${t("tilt")} (°/h)`,
           times,
-          limits: limits(facts.tilt_deg_per_h),
+          limits: levelLimits(facts.tilt_limits),
           tracks: [
             { label: t("tilt"), unit: "°/h", colour: "#5d4037", values: tilt },
             { label: t("noise"), unit: "°/h", colour: "#a1a1a1", values: rows.map((row) => row.tilt_noise_deg_per_h) },
           ],
         }),
-      speed.some((rate) => rate !== null) && timeChart({ title: `${sensorName(name)}: ${t("velocity")} (mm/h)`, times, limits: limits(facts.velocity_mm_per_h), tracks: [{ label: t("velocity"), unit: "mm/h", colour: "#6a1b9a", values: speed }] }),
+      speed.some((rate) => rate !== null) && timeChart({ title: `${sensorName(name)}: ${t("velocity")} (mm/h)`, times, limits: levelLimits(facts.velocity_limits), tracks: [{ label: t("velocity"), unit: "mm/h", colour: "#6a1b9a", values: speed }] }),
       last && last.failure_at !== null && failure(last),
     ].filter((part): part is HTMLElement => !!part);
   });

@@ -3,7 +3,7 @@ import { el, replace } from "./dom";
 import { oneAtATime, RETRY_MS } from "./actions";
 import { weekLinks } from "./rowLinks";
 import { type CellPanel, type NodeState, get, encode, ApiError, type Session } from "./api";
-import { destroyCharts, timeChart } from "./timeChart";
+import { destroyCharts, levelLimits, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
 import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./names";
 import { fetchMoment, fetchSeries, type Moment } from "./replayData";
@@ -163,12 +163,7 @@ export class Panel {
       }),
     ];
     if (facts.tilt_rate_deg_per_h.some((rate) => rate !== null)) {
-      const [low, high] = facts.tilt_deg_per_h;
-      const limits = [
-        { label: t("level", { n: 3 }), value: low, colour: "#e02400" },
-        { label: t("level", { n: 4 }), value: high, colour: "#aa00aa" },
-      ];
-      charts.push(timeChart({ ...common, title: `${t("tilt")} (°/h)`, limits, tracks: [{ label: t("tilt"), unit: "°/h", colour: "#5d4037", values: facts.tilt_rate_deg_per_h }] }));
+      charts.push(timeChart({ ...common, title: `${t("tilt")} (°/h)`, limits: levelLimits(facts.tilt_limits), tracks: [{ label: t("tilt"), unit: "°/h", colour: "#5d4037", values: facts.tilt_rate_deg_per_h }] }));
     }
     charts.push(el("p", { class: "hint" }, t("chartMissing")));
     return charts;

@@ -42,7 +42,7 @@ export function fetchMoment(token: string, atS: number, replay: Replay | null): 
   return get(`api/replay/cell/${encode(token)}/frame?from_s=${fromS}&to_s=${atS}&known=${replay?.known ?? "now"}`);
 }
 
-type Series = Pick<CellPanel, "token" | "begin_s" | "step_s" | "swi_mm" | "r60_mm" | "tilt_rate_deg_per_h" | "tilt_deg_per_h" | "lines">;
+type Series = Pick<CellPanel, "token" | "begin_s" | "step_s" | "swi_mm" | "r60_mm" | "tilt_rate_deg_per_h" | "tilt_limits" | "lines">;
 let cache: { of: Replay; token: string; numbers: Series | null } | null = null;
 
 export async function fetchSeries(token: string, replay: Replay): Promise<Series | null> {

@@ -2,9 +2,9 @@
 import { el, replace, table } from "./dom";
 import { flagBadge } from "./badges";
 import { fetchNodes, nodePlace, sensorName, unitName } from "./names";
-import { get, type Reason } from "./api";
+import { get, type LevelLimit, type Reason } from "./api";
 import { rowLinks } from "./rowLinks";
-import { destroyCharts, timeChart, type Limit, type Track } from "./timeChart";
+import { destroyCharts, levelLimits, timeChart, type Limit, type Track } from "./timeChart";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
 
 interface Rain {
@@ -45,6 +45,7 @@ interface Run {
 interface NodeSeries {
   node: string;
   cell: string | null;
+  tilt_limits: LevelLimit[];
   rain: Rain | null;
   readings: Readings[];
   movement: Movement[];
@@ -55,7 +56,8 @@ interface Series {
   begin_s: number;
   end_s: number;
   step_s: number;
-  limits: Record<"tilt_deg_per_h" | "velocity_mm_per_h" | "angle_deg", [number, number]>;
+  velocity_limits: LevelLimit[];
+  angles_deg: [number, number];
   nodes: NodeSeries[];
 }
 
@@ -220,33 +222,46 @@ function sums(rain: Rain, size: number, stepS: number): Bar[] {
   return [...found.values()];
 }
 
-const MOTION: [Rate, Key, string, "tilt_deg_per_h" | "velocity_mm_per_h" | "angle_deg" | null][] = [
-  ["tilt_rate_deg_per_h", "tilt", "°/h", "tilt_deg_per_h"],
-  ["velocity_mm_per_h", "velocity", "mm/h", "velocity_mm_per_h"],
-  ["inverse_h_per_mm", "inverseVelocity", "h/mm", null],
-  ["angle_deg", "tangentAngle", "°", "angle_deg"],
+const MOTION: [Rate, Key, string][] = [
+  ["tilt_rate_deg_per_h", "tilt", "°/h"],
+  ["velocity_mm_per_h", "velocity", "mm/h"],
+  ["inverse_h_per_mm", "inverseVelocity", "h/mm"],
+  ["angle_deg", "tangentAngle", "°"],
 ];
 
 function motionCharts(series: Series): HTMLElement[] {
-  return MOTION.flatMap(([rate, name, unit, limit]) => {
+  return MOTION.flatMap(([rate, name, unit]) => {
     const lines = series.nodes.flatMap((each) => each.movement.map((sensor) => ({ node: each.node, sensor })));
     const having = lines.filter(({ sensor }) => sensor[rate].some((value) => value !== null));
     if (!having.length) return [];
     const joined = join(having.map(({ sensor }) => ({ times: sensor.at_s, values: sensor[rate] })));
     const tracks = having.map(({ node, sensor }, at): Track => ({ label: `${node} ${sensorName(sensor.sensor)}`, unit, colour: colour(having.length > series.nodes.length ? at : chosen.indexOf(node)), values: joined.values[at] ?? [] }));
-    const chart = timeChart({ title: `${t(name)} (${unit})`, times: joined.times, tracks, sync: "series", span: [series.begin_s, series.end_s], limits: limit ? limits(series.limits[limit], limit) : [] });
+    const chart = timeChart({ title: `${t(name)} (${unit})`, times: joined.times, tracks, sync: "series", span: [series.begin_s, series.end_s], limits: limits(rate, series, having.map(({ node }) => node)) });
     if (rate !== "angle_deg") return [chart];
     const steady = having.map(({ node, sensor }) => `${node} ${(sensor.steady_mm_per_h ?? 0).toPrecision(3)} mm/h`);
     return [chart, el("p", { class: "hint" }, t("steadyHint", { v: steady.join(", ") }))];
   });
 }
 
-function limits([low, high]: [number, number], kind: string): Limit[] {
-  const names = kind === "angle_deg" ? [t("angleAlert"), t("angleEmergency")] : [t("level", { n: 3 }), t("level", { n: 4 })];
+function limits(rate: Rate, { nodes, velocity_limits, angles_deg: [alert, emergency] }: Series, shown: string[]): Limit[] {
+  if (rate === "velocity_mm_per_h") return levelLimits(velocity_limits);
+  if (rate === "tilt_rate_deg_per_h") return tiltLimits(nodes.filter(({ node }) => shown.includes(node)));
+  if (rate !== "angle_deg") return [];
   return [
-    { label: names[0] ?? "", value: low, colour: "#e02400" },
-    { label: names[1] ?? "", value: high, colour: "#aa00aa" },
+    { label: t("angleAlert"), value: alert, colour: "#e02400" },
+    { label: t("angleEmergency"), value: emergency, colour: "#aa00aa" },
   ];
+}
+
+// Nodes of cells with thresholds of their own have lines of their own.
+function tiltLimits(nodes: NodeSeries[]): Limit[] {
+  const groups = new Map<string, NodeSeries[]>();
+  for (const each of nodes) {
+    const key = JSON.stringify(each.tilt_limits);
+    groups.set(key, [...(groups.get(key) ?? []), each]);
+  }
+  const names = (group: NodeSeries[]) => (groups.size > 1 ? `(${group.map(({ node }) => node).join(", ")})` : "");
+  return [...groups.values()].flatMap((group) => levelLimits(group[0]?.tilt_limits ?? [], names(group)));
 }
 
 // One chart for each reading and unit, with a line for each node.

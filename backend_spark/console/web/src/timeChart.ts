@@ -1,6 +1,7 @@
 // Time charts (uPlot) with gaps, limits and marks at flagged points.
 import uPlot from "uplot";
 
+import type { LevelLimit } from "./api";
 import { el } from "./dom";
 import { formatClock, formatDay, t, formatTime } from "./i18n";
 
@@ -23,6 +24,13 @@ export interface Limit {
   label: string;
   value: number;
   colour: string;
+}
+
+const LEVEL_COLOURS: Record<number, string> = { 2: "#8f8700", 3: "#e02400", 4: "#aa00aa", 5: "#0c000c" };
+
+// Lines of levels; of whom, where there are several.
+export function levelLimits(pairs: LevelLimit[], whose = ""): Limit[] {
+  return pairs.map(([level, value]) => ({ label: `${t("level", { n: level })} ${whose}`.trim(), value, colour: LEVEL_COLOURS[level] ?? "#333" }));
 }
 
 export interface Chart {
