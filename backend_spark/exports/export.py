@@ -1,15 +1,12 @@
 """Export command: reads its options and writes one format."""
 
-import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-
-import pyarrow as pa
 
 from backend_spark.config import BackendSection
 from backend_spark.console.places import NO_PLACES, Gazetteer, StoredPlaces
@@ -63,6 +60,10 @@ class ExportRequest:
         return read_cell_states(
             self.tables, self.now, self.at, self.limits, self.places
         )
+
+    def wanted(self, table: str) -> formats.RowSelection:
+        """The rows of a table that are exported."""
+        return formats.RowSelection(table, self.begin, self.end, self.cell, self.node)
 
 
 def write_export(
@@ -182,31 +183,28 @@ def _geoparquet(request: ExportRequest) -> None:
 
 
 def _csv(request: ExportRequest) -> None:
-    text = io.StringIO(newline="")
-    rows = _rows(request, request.table)
-    formats.write_csv(request.table, rows, text, request.zone)
-    # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
-    _write(request.out, b"\xef\xbb\xbf" + text.getvalue().encode())
+    rows = formats.read_batches(request.tables, request.wanted(request.table))
+    parts = formats.csv_parts(request.table, rows, request.zone)
+    _write_parts(request.out, parts)
 
 
 def _parquet(request: ExportRequest) -> None:
     if request.out is not None:
-        count = formats.write_parquet(
-            request.table, _rows(request, request.table), request.out, request.zone
-        )
+        rows = formats.read_batches(request.tables, request.wanted(request.table))
+        count = formats.write_parquet(request.table, rows, request.out, request.zone)
         sys.stderr.write(f"{request.out}: {count} rows\n")
 
 
 def _sensor_things(request: ExportRequest) -> None:
-    rows = (row for batch in _rows(request, "silver") for row in batch.to_pylist())
-    _write(request.out, _json(formats.sensor_things(rows)))
-
-
-def _rows(request: ExportRequest, table: str) -> Iterator[pa.RecordBatch]:
-    wanted = formats.RowSelection(
-        table, request.begin, request.end, request.cell, request.node
-    )
-    return formats.read_batches(request.tables, wanted)
+    wanted = request.wanted("silver")
+    count = request.tables.count("silver", wanted.conditions)
+    if count > formats.MAX_READINGS:
+        rule = f"sensorthings of at most {formats.MAX_READINGS} readings"
+        remedy = "give --from and --to, or --node, or take parquet"
+        raise ExportError("--format", rule, f"{count}", remedy)
+    batches = formats.read_batches(request.tables, wanted)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    _write_parts(request.out, formats.sensor_things(rows))
 
 
 def _json(value: object) -> bytes:
@@ -220,6 +218,15 @@ def _write(out: Path | None, content: bytes) -> None:
         return
     with formats.writing(out):
         write_atomic(out, content)
+
+
+def _write_parts(out: Path | None, parts: Iterable[bytes]) -> None:
+    """Write a file atomically, or standard output, part by part."""
+    if out is not None:
+        formats.write_parts(parts, out)
+        return
+    for part in parts:
+        sys.stdout.buffer.write(part)
 
 
 _WRITERS: dict[str, Callable[[ExportRequest], None]] = {

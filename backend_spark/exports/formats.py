@@ -6,14 +6,18 @@ counter-clockwise); OGC SensorThings API part 1: sensing 1.1 (18-088), section 8
 
 import base64
 import csv
+import io
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +25,7 @@ import pyarrow.parquet as pq
 from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.i18n import level_name
-from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.reader import DeltaTables, sql_literal
 from backend_spark.tables.schemas import TABLES, UTC_TIME
 from spatial_mqtt.cells import Cell
 
@@ -29,6 +33,12 @@ _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "
 """First characters that make a spreadsheet treat text as a formula; a Japanese Excel
 also the wide ones. Source: OWASP, CSV Injection."""
 
+
+PART_ROWS: Final = 4096
+"""Rows of a part of a document."""
+
+MAX_READINGS: Final = 500_000
+"""Readings of one SensorThings document, which is in memory as a whole."""
 
 ZONES: Final = {"UTC": "UTC", "JST": "Asia/Tokyo"}
 """Zones of exported times, with their names in the time zone database."""
@@ -70,6 +80,15 @@ class RowSelection:
         given = {"cell": self.cell, "node": self.node}
         return {column: text for column, text in given.items() if text is not None}
 
+    @property
+    def conditions(self) -> list[str]:
+        """What holds for the rows, in SQL."""
+        time = time_column(self.table)
+        found = [f"{name} = {sql_literal(text)}" for name, text in self.texts.items()]
+        for sign, moment in ((">=", self.begin), ("<", self.end)):
+            found += [] if moment is None else [f"{time} {sign} {sql_literal(moment)}"]
+        return found
+
 
 def read_batches(tables: DeltaTables, wanted: RowSelection) -> Iterator[pa.RecordBatch]:
     """Rows of a table, in batches."""
@@ -97,10 +116,10 @@ def time_column(name: str) -> str:
     return "at" if "at" in TABLES[name].names else "received_at"
 
 
-def write_csv(
-    name: str, rows: Iterable[pa.RecordBatch], out: TextIO, zone: str = "UTC"
-) -> int:
-    """Write a table with a header line, and return the number of rows.
+def csv_parts(
+    name: str, rows: Iterable[pa.RecordBatch], zone: str = "UTC"
+) -> Iterator[bytes]:
+    """A table as CSV in UTF-8 with a header line, in parts of some thousand rows.
 
     Times are ISO 8601 with the offset of the zone, lists are joined by "; ", bytes are
     base64, and null is empty.
@@ -108,17 +127,21 @@ def write_csv(
     Args:
         name: Name of the table.
         rows: Its rows.
-        out: Where to write.
         zone: One of `ZONES`.
     """
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(TABLES[name].names)
-    count = 0
+    # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
+    yield b"\xef\xbb\xbf" + _csv_lines([TABLES[name].names])
     for batch in rows:
-        for row in batch.cast(zoned_schema(name, zone)).to_pylist():
-            writer.writerow([csv_value(value) for value in row.values()])
-        count += batch.num_rows
-    return count
+        zoned = batch.cast(zoned_schema(name, zone))
+        for begin in range(0, zoned.num_rows, PART_ROWS):
+            part = zoned.slice(begin, PART_ROWS).to_pylist()
+            yield _csv_lines([map(csv_value, row.values()) for row in part])
+
+
+def _csv_lines(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def zoned_schema(name: str, zone: str) -> pa.Schema:
@@ -139,9 +162,8 @@ def write_parquet(
         ExportError: The file cannot be written.
     """
     schema = zoned_schema(name, zone)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     count = 0
-    try:
+    with unfinished_file(path) as unfinished:
         with writing(path):
             writer = pq.ParquetWriter(unfinished, schema, compression="zstd")
         for batch in rows:  # an error of reading is another one
@@ -150,11 +172,40 @@ def write_parquet(
             count += batch.num_rows
         with writing(path):
             writer.close()
+    return count
+
+
+def write_parts(parts: Iterable[bytes], path: Path) -> None:
+    """Write a file atomically, part by part.
+
+    Raises:
+        ExportError: The file cannot be written.
+    """
+    with unfinished_file(path) as unfinished:
+        with writing(path):
+            unfinished.write_bytes(b"")
+        for part in parts:  # an error of reading is another one
+            with writing(path), unfinished.open("ab") as file:
+                file.write(part)
+        with writing(path), unfinished.open("ab") as file:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def unfinished_file(path: Path) -> Iterator[Path]:
+    """File to write, which replaces another one at the end; none is left by an error.
+
+    Raises:
+        ExportError: The file cannot be replaced.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        yield unfinished
+        with writing(path):
             unfinished.replace(path)
     finally:
         with suppress(OSError):  # the folder is none
             unfinished.unlink()
-    return count
 
 
 @contextmanager
@@ -291,8 +342,8 @@ UNITS: Final = {
 """SenML units with their UCUM names and codes; other units keep their symbol."""
 
 
-def sensor_things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Readings of silver as things, datastreams and observations.
+def sensor_things(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Readings of silver as things, datastreams and observations: JSON in parts.
 
     Readings that failed quality control are included, with their flag as
     `resultQuality`. Readings without a number are left out.
@@ -306,7 +357,8 @@ def sensor_things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         streams = nodes.setdefault(row["node"], {})
         stream = streams.setdefault(key, _stream(row))
         observation = _observation(row)
-        stream["Observations"].append(observation)
+        # As text, which takes a fifth of the memory of the objects.
+        stream["Observations"].append(msgspec.json.encode(observation))
         of_name = row["node"], row["name"]
         last = observation["phenomenonTime"] or "", key[1]
         newest[of_name] = max(newest.get(of_name, ("", "")), last)
@@ -314,8 +366,11 @@ def sensor_things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         for (name, unit), stream in streams.items():
             is_replaced = newest[node, name][1] != unit
             stream["@iot.id"] = stream_id(node, name, unit if is_replaced else None)
-    found = [_thing(node, streams) for node, streams in sorted(nodes.items())]
-    return {"@iot.count": len(found), "value": found}
+    yield b'{"@iot.count":%d,"value":[' % len(nodes)
+    for number, (node, streams) in enumerate(sorted(nodes.items())):
+        yield b"," * (number > 0)
+        yield from _thing_parts(node, streams)
+    yield b"]}\n"
 
 
 _Streams = dict[tuple[str, str], dict[str, Any]]
@@ -333,13 +388,17 @@ def stream_id(node: str, name: str, unit: str | None = None) -> str:
     return f"{node}/{name}" if unit is None else f"{node}/{name}@{unit}"
 
 
-def _thing(node: str, streams: _Streams) -> dict[str, Any]:
-    return {
-        "@iot.id": node,
-        "name": node,
-        "description": "A node on a slope",
-        "Datastreams": [streams[key] for key in sorted(streams)],
-    }
+def _thing_parts(node: str, streams: _Streams) -> Iterator[bytes]:
+    thing = {"@iot.id": node, "name": node, "description": "A node on a slope"}
+    yield msgspec.json.encode(thing)[:-1] + b',"Datastreams":['
+    for number, key in enumerate(sorted(streams)):
+        readings = streams[key].pop("Observations")
+        yield b"," * (number > 0)
+        yield msgspec.json.encode(streams[key])[:-1] + b',"Observations":['
+        for begin in range(0, len(readings), PART_ROWS):
+            yield b"," * (begin > 0) + b",".join(readings[begin : begin + PART_ROWS])
+        yield b"]}"
+    yield b"]}"
 
 
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
@@ -385,13 +444,18 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
         "parameters": dict(_parameters(row)),
     }
     if row["cell"] is not None:
-        observation["FeatureOfInterest"] = {
-            "name": row["cell"],
-            "description": "S2 cell of the node, level 13",
-            "encodingType": "application/geo+json",
-            "feature": {"type": "Polygon", "coordinates": [cell_ring(row["cell"])]},
-        }
+        observation["FeatureOfInterest"] = _feature_of_interest(row["cell"])
     return observation
+
+
+@lru_cache(maxsize=4096)
+def _feature_of_interest(cell: str) -> dict[str, Any]:
+    return {
+        "name": cell,
+        "description": "S2 cell of the node, level 13",
+        "encodingType": "application/geo+json",
+        "feature": {"type": "Polygon", "coordinates": [cell_ring(cell)]},
+    }
 
 
 def _parameters(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:

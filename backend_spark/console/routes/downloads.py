@@ -97,8 +97,5 @@ def _file(found: pa.Table, table: str, zone: str, name: str) -> Response:
         pq.write_table(found.cast(formats.zoned_schema(table, zone)), buffer)
         kind = "application/vnd.apache.parquet"
         return Response(buffer.getvalue(), headers=headers, media_type=kind)
-    text = io.StringIO(newline="")
-    formats.write_csv(table, found.to_batches(), text, zone)
-    # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
-    content = b"\xef\xbb\xbf" + text.getvalue().encode()
+    content = b"".join(formats.csv_parts(table, found.to_batches(), zone))
     return Response(content, headers=headers, media_type="text/csv; charset=utf-8")

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import tracemalloc
 from collections.abc import Callable
 from contextlib import chdir
 from datetime import UTC, datetime, timedelta
@@ -25,8 +26,8 @@ from soak.disk import fill, mounted
 
 from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
-from backend_spark.exports.formats import csv_value
-from backend_spark.tables.schemas import TABLES
+from backend_spark.exports.formats import MAX_READINGS, csv_value
+from backend_spark.tables.schemas import SILVER, TABLES, UTC_TIME
 from slope_science.reason_text import render_english
 from slope_science.reasons import reason_from_json
 
@@ -529,6 +530,63 @@ def test_sensorthings_keep_the_unit_of_each_reading(
         for stream in thing["Datastreams"]
     }
     assert found == {"n2/span": ("mm", [513.0, 514.0]), "n2/span@m": ("m", [0.512])}
+
+
+def append_readings(folder: Path, count: int) -> None:
+    """Readings of one node, one a second from `NOON` on."""
+    from_us = round(NOON.timestamp()) * 1_000_000
+    at = pa.array(range(from_us, from_us + count * 1_000_000, 1_000_000), UTC_TIME)
+    known = {
+        "node": pa.repeat("n3", count),
+        "boot": pa.repeat("b", count),
+        "seq": pa.array(range(count)),
+        "name": pa.repeat("tilt/x", count),
+        "value": pa.repeat(0.123456, count),
+        "at": at,
+        "received_at": at,
+        "cell": pa.repeat(HIGH, count),
+    }
+    nulls = {field.name: pa.nulls(count, field.type) for field in SILVER}
+    rows = pa.table(nulls | known).cast(SILVER)
+    write_deltalake(str(folder / "tables" / "silver"), rows, mode="append")
+
+
+def test_csv_is_written_part_by_part(export: Export, tmp_path: Path) -> None:
+    """A table of years would fill the memory of the machine that scores."""
+    append_readings(tmp_path / "data", 40_000)
+    path = tmp_path / "readings.csv"
+    tracemalloc.start()
+    try:
+        done = export("--format", "csv", "--table", "silver", "--out", path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert done.exit_code == 0, done.output
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        numbers = [row["seq"] for row in csv.DictReader(file) if row["node"] == "n3"]
+
+    assert sorted(map(int, numbers)) == list(range(40_000))
+    assert peak < 20e6, "40 MB are all rows as text, twice"
+
+
+def test_sensorthings_of_too_many_readings_are_refused(
+    export: Export, tmp_path: Path
+) -> None:
+    """They are one document; the message names how to make several."""
+    append_readings(tmp_path / "data", MAX_READINGS)
+    refused = export("--format", "sensorthings")
+    minute = (NOON + timedelta(minutes=1)).isoformat()
+    made = json.loads(export("--format", "sensorthings", "--to", minute).stdout)
+
+    assert refused.exit_code == 2
+    text = " ".join(refused.output.split())
+    assert f"at most {MAX_READINGS} readings, got {MAX_READINGS + 3}; give" in text
+    assert "--from" in text
+    (stream,) = made["value"][1]["Datastreams"]
+    assert len(stream["Observations"]) == 60
+    assert made["@iot.count"] == 2
+    node = export("--format", "sensorthings", "--node", "n1")
+    assert [each["name"] for each in json.loads(node.stdout)["value"]] == ["n1"]
 
 
 def test_export_without_levels_names_the_remedy(tmp_path: Path) -> None:
