@@ -13,9 +13,9 @@ read.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +57,9 @@ SCAN_ROWS: Final = 131_072
 CELLS_AT_ONCE: Final = 200
 LOOK_BACK_DAYS: Final = (3, 30, None)
 """How far before the newest row the begin of a run is searched, in turn."""
+
+LOOK_BACK: Final = (timedelta(hours=1), timedelta(days=1), timedelta.max)
+"""How far before a moment the newest row of a cell is searched, in turn."""
 
 _MICRO: Final = 1_000_000
 _NEVER: Final = int(np.iinfo(np.int64).min)
@@ -316,13 +319,10 @@ class _Merge:
 
     def _read_rows(self, tokens: list[str], reach_us: int) -> pa.RecordBatch:
         """Rows of some cells from a time on, sorted by cell and time."""
-        texts = ["'" + token.replace("'", "''") + "'" for token in tokens]
-        # The bounds exclude row groups, as a long list does not.
-        where = f"cell >= {texts[0]} AND cell <= {texts[-1]}"
-        where += f" AND cell IN ({', '.join(texts)})"
+        where = _of_cells(tokens)
         if reach_us > 0:
             reach = datetime.fromtimestamp(reach_us // _MICRO, UTC)
-            where += f" AND at >= TIMESTAMP '{reach.isoformat()}'"
+            where += f" AND at >= {_time(reach)}"
         query = f"SELECT cell, at, level FROM t WHERE {where} ORDER BY cell, at"  # noqa: S608 - literals
         result = QueryBuilder().register("t", self._levels).execute(query)
         schema = pa.schema([LEVELS.field(name) for name in _KEYS])
@@ -366,6 +366,87 @@ class _Merge:
             else:
                 found.append(max(0.0, file.written_ms / 1000 - us / _MICRO))
         return found
+
+
+def read_newest_before(
+    path: Folder,
+    columns: Sequence[str],
+    cells: Iterable[str],
+    between: tuple[datetime, datetime],
+) -> list[dict[str, Any]]:
+    """The newest row of each cell within two times, of cells that have later ones.
+
+    The search goes back in growing windows, each for the cells that have no row in the
+    ones before it: most have one in the last hour.
+
+    Args:
+        path: Folder of gold.
+        columns: Columns to read, with `cell` and `at`.
+        cells: Tokens of the cells.
+        between: First and last time, with their zones.
+    """
+    levels, missing = open_table(path), set(cells)
+    since, until = between
+    rows, end = [], until
+    for span in LOOK_BACK:
+        begin = max(since, until - span) if span < until - since else since
+        if missing:
+            found = _newest_within(levels, columns, missing, (begin, end))
+            missing -= {row["cell"] for row in found}
+            rows += found
+        end = begin
+    return rows
+
+
+def _newest_within(
+    levels: DeltaTable,
+    columns: Sequence[str],
+    cells: Collection[str],
+    between: tuple[datetime, datetime],
+) -> list[dict[str, Any]]:
+    """The newest row of each cell in one window; no other row stays in memory."""
+    begin, end = map(_time, between)
+    where = f"{_of_cells(sorted(cells))} AND at >= {begin} AND at <= {end}"
+    last = f"SELECT cell, max(at) AS at FROM t WHERE {where} GROUP BY cell"  # noqa: S608 - literals
+    keys = (row for part in _ask(levels, last, _KEYS[:2]) for row in part.to_pylist())
+    newest = {row["cell"]: row["at"] for row in keys if row["cell"] in cells}
+    if not newest:
+        return []
+    there = {field.name for field in levels.schema().fields}
+    known = ", ".join(f'"{name}"' for name in columns if name in there)
+    steps = ", ".join(_time(at) for at in sorted(set(newest.values())))
+    query = f"SELECT {known} FROM t WHERE {where} AND at IN ({steps})"  # noqa: S608 - literals
+    return [
+        row
+        for part in _ask(levels, query, columns)
+        for row in part.filter(_is_among(part, newest)).to_pylist()
+    ]
+
+
+def _ask(levels: DeltaTable, query: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows of gold by SQL, a part at a time; columns newer than the table are null."""
+    schema = pa.schema([LEVELS.field(name) for name in columns])
+    for batch in QueryBuilder().register("t", levels).execute(query):
+        part = pa.Table.from_batches([pa.record_batch(batch)])
+        yield cast_to_schema(part, schema)
+
+
+def _is_among(rows: pa.Table, newest: dict[str, datetime]) -> pa.Array:
+    pairs = zip(rows["cell"].to_pylist(), rows["at"].to_pylist(), strict=True)
+    return pa.array([newest.get(cell) == at for cell, at in pairs], pa.bool_())
+
+
+def _of_cells(tokens: Sequence[str]) -> str:
+    """Condition in SQL that sorted tokens meet; of many, others between them do too."""
+    texts = ["'" + token.replace("'", "''") + "'" for token in tokens]
+    # The bounds exclude row groups, as a long list does not.
+    bounds = f"cell >= {texts[0]} AND cell <= {texts[-1]}"
+    few = f" AND cell IN ({', '.join(texts)})"
+    return bounds + few * (len(texts) <= CELLS_AT_ONCE)
+
+
+def _time(at: datetime) -> str:
+    return f"TIMESTAMP '{at.isoformat()}'"
 
 
 def _coalesce(runs: Runs) -> Runs:

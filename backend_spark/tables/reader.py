@@ -22,7 +22,7 @@ from deltalake import DeltaTable, QueryBuilder
 from backend_spark.config import TABLES_FOLDER, BackendSection
 from backend_spark.scoring.arrow import HISTORY_COLUMNS
 from backend_spark.scoring.observation import RAIN
-from backend_spark.tables.current import read_current
+from backend_spark.tables.current import read_current, read_newest_before
 from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, cast_to_schema
 from backend_spark.tables.store import (
     Folder,
@@ -304,29 +304,9 @@ class DeltaTables:
         rows = list(newest.filter(is_within).select(list(columns)).to_pylist())
         later = newest.filter(pc.greater(at, until))["cell"].to_pylist()
         if later:
-            rows += self._newest_before(columns, later, since, until)
+            path = self.path("levels")
+            rows += read_newest_before(path, columns, later, (since, until))
         return sorted(rows, key=lambda row: str(row["cell"]))
-
-    def _newest_before(
-        self,
-        columns: Sequence[str],
-        cells: Iterable[str],
-        since: datetime,
-        until: datetime,
-    ) -> list[dict[str, Any]]:
-        """The newest rows within two times of cells that have later ones."""
-        dataset = self.dataset("levels")
-        at = ds.field("at")
-        is_within = (at >= since) & (at <= until)
-        times = dataset.to_table(columns=["cell", "at"], filter=is_within)
-        times = times.filter(pc.is_in(times["cell"].cast(pa.string()), pa.array(cells)))
-        last = times.group_by("cell").aggregate([("at", "max")]).to_pylist()
-        newest = {row["cell"]: row["at_max"] for row in last}
-        steps = pa.array(sorted(set(newest.values())), UTC_TIME)
-        rows = dataset.to_table(columns=list(columns), filter=at.isin(steps))
-        pairs = zip(rows["cell"].to_pylist(), rows["at"].to_pylist(), strict=True)
-        is_newest = [newest.get(cell) == time for cell, time in pairs]
-        return list(rows.filter(pa.array(is_newest, pa.bool_())).to_pylist())
 
     def level_begins(
         self, levels: Mapping[str, int], until: datetime

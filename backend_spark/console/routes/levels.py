@@ -241,14 +241,17 @@ def _states(
 ) -> tuple[datetime, list[CellState]]:
     live_state = services.live_state
     try:
-        return read_cell_states(
-            DeltaTables(services.tables),
-            utc_time(live_state.now_s()),
-            None if at is None else utc_time(at),
-            live_state.limits,
-            services.places.now,
-            may_be_old=at is None,
-        )
+        with services.standards.limits.turn():
+            return read_cell_states(
+                DeltaTables(services.tables),
+                utc_time(live_state.now_s()),
+                None if at is None else utc_time(at),
+                live_state.limits,
+                services.places.now,
+                may_be_old=at is None,
+            )
+    except StandardsRequestError as error:
+        raise HTTPException(error.status, str(error)) from error
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error
 

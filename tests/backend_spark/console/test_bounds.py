@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from console_workspace import (
     make_test_services,
     serve,
 )
+
+from backend_spark.tables.answer_limits import MAX_AT_ONCE
 
 CELL = SLOPES[0].cell.token
 NUMBERS = ("-1", str(2**63), "9" * 23, "9" * 400, "9" * 5000, "1e999", "nan", "")
@@ -137,3 +140,27 @@ def test_replay_of_an_unknown_cell_is_empty(chief: httpx.Client) -> None:
     for name in ("x" * 5000, "%00", "%F0%9F%92%A7"):
         for path in (f"/api/replay/cell/{name}", f"/api/replay/cell/{name}/frame"):
             assert chief.get(path, params=SPAN).status_code < 500
+
+
+def test_downloads_of_levels_count_among_the_answers_at_once(
+    workspace: Workspace,
+) -> None:
+    """A look at the past reads gold: a third one at once is sent away, not computed."""
+    paths = [
+        f"/api/download/{name}?at={NOW_S}" for name in ("levels.geojson", "draft.xml")
+    ]
+    with ExitStack() as stack:
+        parts = make_test_services(workspace, Clock())
+        parts.refresh()
+        client = stack.enter_context(serve(parts, workspace.port))
+        client.timeout = httpx.Timeout(60)
+        with ExitStack() as others:
+            for _ in range(MAX_AT_ONCE):
+                others.enter_context(parts.standards.limits.turn())
+            with ThreadPoolExecutor(len(paths)) as pool:
+                busy = list(pool.map(client.get, paths))
+        free = [client.get(path) for path in paths]
+
+    assert [answer.status_code for answer in busy] == [503, 503]
+    assert "sent again later" in busy[0].text
+    assert [answer.status_code for answer in free] == [200, 200]

@@ -369,3 +369,41 @@ def test_reader_gives_the_newest_rows(gold: Gold) -> None:
     assert newest(5, 9) == []
     assert tables.level_begins({"a": 2, "b": 2}, T0 + 4 * STEP) == {"a": T0 + 4 * STEP}
     assert tables.level_begins({"a": 2, "b": 2}, T0 + 3 * STEP) == {}
+
+
+def test_past_levels_are_those_of_all_rows(gold: Gold) -> None:
+    """Of many cells whose last rows are in the hour, the day or the week before."""
+    random_ = random.Random(7)
+    rows = {
+        (f"3551e{number:03x}", step): step % 5 + 1
+        for number in range(300)
+        for step in (random_.choice((300, 895, 1000)), 1001 + number % 3)
+        if number % 7
+    }
+    gold.write(*((cell, step, level) for (cell, step), level in rows.items()))
+    tables = DeltaTables(gold.tables)
+    for since, until in ((0, 1000), (890, 1000), (997, 1002), (0, 299), (0, 1003)):
+        span = T0 + since * STEP, T0 + until * STEP
+        found = tables.newest_levels(["cell", "at", "level", "reasons"], *span)
+        within = (key for key in sorted(rows) if since <= key[1] <= until)
+        expected = dict(within)  # the last step of a cell stays
+        assert [(row["cell"], row["at"]) for row in found] == [
+            (cell, T0 + step * STEP) for cell, step in expected.items()
+        ]
+        for row in found:
+            level = rows[row["cell"], expected[row["cell"]]]
+            assert (row["level"], row["reasons"]) == (level, [f"{level}"])
+
+
+def test_past_level_is_read_without_the_days_before_it(gold: Gold) -> None:
+    """Their files are not opened where all cells have a row in the hour before."""
+    gold.write(("a", 0, 5), ("b", 0, 5))
+    (old,) = gold.path.rglob("*.parquet")
+    gold.write(("a", 998, 1), ("b", 1000, 2))
+    gold.write(("a", 1001, 3), ("b", 1001, 3))
+    renew_current(gold.tables)
+    old.write_bytes(b"")
+    columns, until = ["cell", "at", "level"], T0 + 1000 * STEP
+    found = DeltaTables(gold.tables).newest_levels(columns, T0, until)
+
+    assert [(row["cell"], row["level"]) for row in found] == [("a", 1), ("b", 2)]
