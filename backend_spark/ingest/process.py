@@ -45,6 +45,7 @@ from backend_spark.ingest.metrics import IngestMetrics
 from backend_spark.ingest.retention import (
     DAY_S,
     LogLimits,
+    RemovedIngesters,
     SegmentRetention,
     last_segments,
     read_committed_offsets,
@@ -228,7 +229,7 @@ class IngestService:
     loop: IngestLoop
     inbox: IngestInbox
     log: "IngestLog"
-    retentions: tuple[SegmentRetention, ...]
+    retentions: tuple[SegmentRetention | RemovedIngesters, ...]
     lock: IngesterLock
     check_place: Callable[[], object]
     open_metrics: Callable[[], list[MetricsServer]]
@@ -318,7 +319,7 @@ class IngestService:
                 self.check_place()
                 remaining_s -= TRIM_S if self.loop.append_retry.is_full else FULL_S
 
-    def _trim_one(self, retention: SegmentRetention) -> None:
+    def _trim_one(self, retention: SegmentRetention | RemovedIngesters) -> None:
         try:
             result = retention.trim(self.now_s(), self.loop.append_retry.is_full)
         except OSError as error:
@@ -482,8 +483,8 @@ def _make_writer(settings: BackendSettings, stream: str) -> LogWriter:
 
 def _make_retentions(
     whole: BackendSettings, scored: Callable[[], dict[str, int]]
-) -> tuple[SegmentRetention, ...]:
-    """Retention of the quarantine, and of the log.
+) -> tuple[SegmentRetention | RemovedIngesters, ...]:
+    """Retention of the log, also of removed ingesters, and of the quarantine.
 
     Kafka's own trims a topic, this one the files from before the change to Kafka.
     """
@@ -501,7 +502,8 @@ def _make_retentions(
     )
     archive = archived_ids_path(log_folder, settings.id)
     of_log = SegmentRetention(log_folder, settings.id, limits, scored, archive)
-    return of_log, of_quarantine
+    known = frozenset({settings.id, *(shard.id for shard in whole.shard)})
+    return of_log, RemovedIngesters(of_log, known), of_quarantine
 
 
 def _exit_on_error(

@@ -9,19 +9,22 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import add
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from backend_spark.errors import SegmentError
-from backend_spark.ingest.deduplication import ArchivedIds
+from backend_spark.ingest.deduplication import ArchivedIds, archived_ids_path
 from backend_spark.ingest.segment_log import (
     SegmentName,
     list_segments,
     read_segment_ids,
     set_segment_aside,
 )
+from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import fsync_file, fsync_folder, is_disk_full
+from service_runtime.locks import acquire_lock
 
 log = logging.getLogger(__name__)
 
@@ -172,10 +175,53 @@ class SegmentRetention:
     def _list(self) -> list[StoredSegment]:
         kept = []
         for name in list_segments(self.folder):
-            if name.stream.rpartition(".")[0] == self.ingester:
+            if _ingester(name) == self.ingester:
                 status = (self.folder / str(name)).stat()
                 kept.append(StoredSegment(name, status.st_size, status.st_mtime))
         return kept
+
+
+@dataclass(frozen=True)
+class RemovedIngesters:
+    """Retention of the segments of ingesters that were removed or renamed.
+
+    Attributes:
+        own: Retention of the ingester that does it; its limits apply to each of them.
+        known: Ids of the settings, whose ingesters trim their segments themselves.
+    """
+
+    own: SegmentRetention
+    known: frozenset[str]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the log."""
+        return self.own.folder
+
+    def trim(self, now_s: float, is_full: bool = False) -> TrimResult:
+        """Delete scored segments above the limits, as `SegmentRetention.trim`."""
+        total = TrimResult(0, 0, 0, 0)
+        for ingester in sorted({*map(_ingester, list_segments(self.folder))}):
+            if ingester not in self.known:
+                result = self._trim(ingester, now_s, is_full)
+                total = TrimResult(*map(add, total, result))
+        return total
+
+    def _trim(self, ingester: str, now_s: float, is_full: bool) -> TrimResult:
+        try:
+            lock = acquire_lock(self.folder / f".lock-{ingester}")
+        except AlreadyRunningError:
+            return TrimResult(0, 0, 0, 0)  # it runs, by other settings
+        try:
+            path = archived_ids_path(self.folder, ingester)
+            each = replace(self.own, ingester=ingester, archive_path=path)
+            return each.trim(now_s, is_full)
+        finally:
+            os.close(lock)
+
+
+def _ingester(name: SegmentName) -> str:
+    return name.stream.rpartition(".")[0]
 
 
 def _archive_ids(past: ArchivedIds, path: Path) -> bool:

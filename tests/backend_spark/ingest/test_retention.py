@@ -19,6 +19,7 @@ from backend_spark.ingest.retention import (
     DAY_S,
     IDS_KEEP_S,
     LogLimits,
+    RemovedIngesters,
     SegmentRetention,
     StoredSegment,
     find_surplus,
@@ -32,6 +33,7 @@ from backend_spark.ingest.segment_log import (
     list_segments,
     read_segments,
 )
+from service_runtime.locks import acquire_lock
 from spatial_mqtt.senml import MessageId
 
 STREAM = "ingest-0.00"
@@ -137,6 +139,50 @@ def test_segments_of_another_ingester_are_not_removed(tmp_path: Path) -> None:
     )
 
     assert other.trim(NOW_S).removed == 0
+
+
+def test_segments_of_removed_ingesters_are_trimmed(tmp_path: Path) -> None:
+    """Not those of one in the settings, nor of one that runs, by other settings."""
+    for ingester in ("east", "north", "west"):
+        writer = SegmentWriter(tmp_path, f"{ingester}.00")
+        for seq in range(3):
+            writer.append([LogRow(1, "/4/1", b"", ingester, "b", seq, 1)])
+    scored = {f"{ingester}.00": 1 for ingester in ("east", "north", "west")}
+    own = retention(tmp_path, LogLimits(0, 0, 0), scored)
+    removed = RemovedIngesters(own, frozenset({"ingest-0", "north"}))
+    lock = acquire_lock(tmp_path / ".lock-west")
+    result = removed.trim(NOW_S)
+    left = [str(name) for name in list_segments(tmp_path)]
+    os.close(lock)
+    removed.trim(NOW_S)
+
+    assert (result.removed, result.held, result.remaining) == (2, 1, 1)
+    assert left == [
+        "east.00-0000000002.arrow",
+        *(f"north.00-000000000{seq}.arrow" for seq in range(3)),
+        *(f"west.00-000000000{seq}.arrow" for seq in range(3)),
+    ]
+    assert len(list_segments(tmp_path)) == 5
+    assert MessageIdSet.read_log(tmp_path).count() == 9
+    assert archived_ids_path(tmp_path, "east").exists()
+
+
+def test_process_trims_the_log_of_a_removed_ingester(
+    make_data: Callable[[str], Any],
+) -> None:
+    """Such as one that was renamed; its lock is free again afterwards."""
+    broker = f"mqtt://127.0.0.1:{free_port()}"
+    data = make_data(f'[ingest]\nid = "new"\nbroker = "{broker}"\nkeep_segments = 10\n')
+    fill(data.folder / "log", 15)
+    checkpoint(data.folder / "checkpoints", 5, f'{{"{STREAM}": 14}}')
+    command = [sys.executable, "-m", "backend_spark", "ingest", "--config"]
+    process = subprocess.Popen([*command, str(data.config)])
+    wait_until(lambda: len(list_segments(data.folder / "log")) == 10)
+    process.terminate()
+    process.wait()
+
+    os.close(acquire_lock(data.folder / "log/.lock-ingest-0"))
+    assert MessageIdSet.read_log(data.folder / "log").count() == 15
 
 
 def test_ids_are_kept_after_their_segments_are_removed(tmp_path: Path) -> None:
