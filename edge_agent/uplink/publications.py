@@ -1,6 +1,6 @@
 """Publications built from queued messages: one message, a batch, or a chunk of one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -9,9 +9,8 @@ from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
 from spatial_mqtt.batching import BatchItem, encode_batch, split_message
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
-from spatial_mqtt.errors import EnvelopeError, TopicError
+from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
-from spatial_mqtt.senml import decode_message_id
 from spatial_mqtt.topics import (
     BATCH_CONTENT,
     FRAGMENT_CONTENT,
@@ -236,9 +235,8 @@ class PublicationBuilder:
         if count == 1 and len(payload) >= max_bytes:
             return self._single(batch)
         self._queue.release([m.seq for m in batch[count:]])
-        batch = batch[:count]
-        publication = self._publication(batch[0], payload, BATCH_CONTENT, batch)
-        return OutgoingPublication(publication, tuple(batch))
+        publication = self._publication(batch[0], payload, BATCH_CONTENT)
+        return OutgoingPublication(publication, tuple(batch[:count]))
 
     def _packed(self, batch: list[QueuedMessage]) -> bytes:
         items = [BatchItem(m.payload, self._scheduler.lateness_s(m)) for m in batch]
@@ -257,17 +255,14 @@ class PublicationBuilder:
         message: QueuedMessage,
         payload: bytes | None = None,
         content: str | None = None,
-        batch: Sequence[QueuedMessage] = (),
     ) -> Publication:
         delivery = self._sender.qos_policy.delivery(message.priority)
         # Without a store no receipt can come, and the custody topic would only cost
-        # bytes. Other gateways need priority and id even then. A node's own id says
-        # where its receipt goes; its queue may be that of another node.
+        # bytes. Other gateways need priority and id even then.
         is_relay, flight = self._sender.is_relay, self._in_flight
-        is_foreign = any(m.id.node != self._sender.id for m in batch or (message,))
-        is_answered = is_foreign or is_relay
-        is_answered = is_answered and flight.expects_receipt(message.topic)
-        is_opaque = is_relay and not (is_foreign and _has_id(message.payload))
+        is_answered = is_relay and flight.expects_receipt(message.topic)
+        # The payload does not contain an id that the relay itself has assigned.
+        is_opaque = is_relay and message.id.node == self._sender.id
         names_all = self._sender.always_sends_ids
         is_parcel = content == BATCH_CONTENT
         is_in_topic = not is_relay and flight.reads_priority(message.topic)
@@ -298,12 +293,3 @@ class PublicationBuilder:
         """Whether every store of a topic and every other gateway reads that form."""
         is_read = self._in_flight.stores_take(COMPACT_FORM, topic)
         return is_read and self._sender.has_compact_peers()
-
-
-def _has_id(payload: bytes) -> bool:
-    """Whether a payload contains the id of its message."""
-    try:
-        decode_message_id(payload)
-    except EnvelopeError:
-        return False
-    return True

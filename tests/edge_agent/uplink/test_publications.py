@@ -16,7 +16,7 @@ from spatial_mqtt.batching import Fragment, decode_batch
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.priority import Delivery, QosPolicy
-from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
 from spatial_mqtt.transport import Publication
 
@@ -247,7 +247,7 @@ def test_each_priority_has_its_qos() -> None:
 
 
 def test_relay_sends_a_response_topic_only_for_receipts() -> None:
-    """Without a store no receipt can come. Other gateways need priority and id."""
+    """Without a store no receipt can come. Other gateways need the priority."""
     relay = SenderProfile("gw1", is_relay=True)
     harness = BuilderHarness(CustodyOffer("ingest", ("/forward/#",)), sender=relay)
     harness.put(3, b"x")
@@ -262,8 +262,7 @@ def test_relay_sends_a_response_topic_only_for_receipts() -> None:
     plain.put(3, b"x")
     (bare,) = plain.build_all()
 
-    sent = Publication("/forward/1/2/pri3", b"x", priority=3)
-    assert bare.publication == sent._replace(message_id="n:0123abcd:1")
+    assert bare.publication == Publication("/forward/1/2/pri3", b"x", priority=3)
 
 
 def test_relay_sends_no_batch() -> None:
@@ -367,17 +366,8 @@ def sent_by_relay(
     custody: CustodyMode = CustodyMode.AUTO,
     has_compact_peers: bool = True,
     is_pack: bool = False,
-    given_id: MessageId | None = None,
 ) -> Publication:
-    """What a relay publishes for a message of priority 4.
-
-    Args:
-        offers: Of the stores.
-        custody: Of the relay.
-        has_compact_peers: Whether each other gateway reads the compact form.
-        is_pack: Whether it is a node's pack; else the payload is opaque.
-        given_id: Id that the client of an opaque payload gave as a property.
-    """
+    """What a relay publishes for a message of priority 4."""
     harness = BuilderHarness(
         *offers,
         sender=SenderProfile(
@@ -387,20 +377,14 @@ def sent_by_relay(
             has_compact_peers=lambda: has_compact_peers,
         ),
     )
-    payload, id_ = (pack_of(NODE_ID), NODE_ID) if is_pack else (b"x", given_id)
-    draft = MessageDraft(4, "/forward/1/2", lambda _: payload, id_)
+    node = MessageId("node", "89abcdef", 9) if is_pack else None
+    draft = MessageDraft(4, "/forward/1/2", lambda _: b"x", node)
     harness.queue.put([draft])
     (outgoing,) = harness.build_all()
     return outgoing.publication
 
 
 OWN_ID = MessageId("n", "0123abcd", 1)
-NODE_ID = MessageId("node", "89abcdef", 9)
-
-
-def pack_of(id_: MessageId) -> bytes:
-    """A pack with this id."""
-    return encode_cbor(Pack(id_, 4, 1e9, (Reading("rain", "mm", 0.5),)))
 
 
 def test_compact_form_with_a_receipt() -> None:
@@ -424,28 +408,6 @@ def test_compact_form_of_a_nodes_message() -> None:
     sent = sent_by_relay(COMPACT_STORE, is_pack=True)
 
     assert sent.correlation == encode_correlation(4, None, "n")
-
-
-def test_id_that_a_client_gave_as_a_property_is_sent_on() -> None:
-    """A store refuses a message without an id, and a relay repeats it for ever."""
-    sent = sent_by_relay(COMPACT_STORE, given_id=NODE_ID)
-
-    assert sent.message_id == str(NODE_ID)
-    assert sent.response_topic == "/custody/n"
-
-
-def test_receipts_of_another_nodes_messages_are_requested_here() -> None:
-    """After a change of the node's id, or with the queue of another node's card."""
-    node = BuilderHarness(BATCH_RECEIVER)
-    other = MessageDraft(1, "/forward/1/2/pri1", lambda _: b"x" * 99, NODE_ID)
-    node.put(1, b"reading " * 20, count=3)
-    node.queue.put([other])
-    node.put(5, b"alarm")
-    alarm, batch = node.build_all()
-
-    assert alarm.publication.response_topic is None
-    assert len(batch.messages) == 4
-    assert batch.publication.response_topic == "/custody/n"
 
 
 def test_older_readers_get_user_properties() -> None:
