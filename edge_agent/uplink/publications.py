@@ -9,8 +9,9 @@ from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
 from spatial_mqtt.batching import BatchItem, encode_batch, split_message
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
-from spatial_mqtt.errors import TopicError
+from spatial_mqtt.errors import EnvelopeError, TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
+from spatial_mqtt.senml import decode_message_id, may_be_pack
 from spatial_mqtt.topics import (
     BATCH_CONTENT,
     FRAGMENT_CONTENT,
@@ -261,9 +262,8 @@ class PublicationBuilder:
         # bytes. Other gateways need priority and id even then.
         is_relay, flight = self._sender.is_relay, self._in_flight
         is_answered = is_relay and flight.expects_receipt(message.topic)
-        # The payload does not contain an id that the relay itself has assigned.
-        is_opaque = is_relay and message.id.node == self._sender.id
         names_all = self._sender.always_sends_ids
+        is_opaque = is_relay and not names_all and self._is_opaque(message)
         is_parcel = content == BATCH_CONTENT
         is_in_topic = not is_relay and flight.reads_priority(message.topic)
         publication = Publication(
@@ -288,6 +288,15 @@ class PublicationBuilder:
             response_topic=custody_topic(self._sender.id) if is_answered else None,
             message_id=str(message.id) if is_opaque or names_all else None,
         )
+
+    def _is_opaque(self, message: QueuedMessage) -> bool:
+        """Whether the payload lacks the id: the relay or a client has assigned it."""
+        if message.id.node == self._sender.id or not may_be_pack(message.payload):
+            return True
+        try:
+            return decode_message_id(message.payload)[0] != message.id
+        except EnvelopeError:
+            return True
 
     def _may_be_compact(self, topic: str) -> bool:
         """Whether every store of a topic and every other gateway reads that form."""

@@ -16,7 +16,7 @@ from spatial_mqtt.batching import Fragment, decode_batch
 from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.priority import Delivery, QosPolicy
-from spatial_mqtt.senml import MessageId
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
 from spatial_mqtt.transport import Publication
 
@@ -262,7 +262,9 @@ def test_relay_sends_a_response_topic_only_for_receipts() -> None:
     plain.put(3, b"x")
     (bare,) = plain.build_all()
 
-    assert bare.publication == Publication("/forward/1/2/pri3", b"x", priority=3)
+    assert bare.publication == Publication(
+        "/forward/1/2/pri3", b"x", priority=3, message_id=str(OWN_ID)
+    )
 
 
 def test_relay_sends_no_batch() -> None:
@@ -377,14 +379,17 @@ def sent_by_relay(
             has_compact_peers=lambda: has_compact_peers,
         ),
     )
-    node = MessageId("node", "89abcdef", 9) if is_pack else None
-    draft = MessageDraft(4, "/forward/1/2", lambda _: b"x", node)
+    payload = encode_cbor(PACK) if is_pack else b"x"
+    id_ = NODE_ID if is_pack else None
+    draft = MessageDraft(4, "/forward/1/2", lambda _: payload, id_)
     harness.queue.put([draft])
     (outgoing,) = harness.build_all()
     return outgoing.publication
 
 
 OWN_ID = MessageId("n", "0123abcd", 1)
+NODE_ID = MessageId("node", "89abcdef", 9)
+PACK = Pack(NODE_ID, 4, 1.7e9, (Reading("rain", "mm", 0.5),))
 
 
 def test_compact_form_with_a_receipt() -> None:

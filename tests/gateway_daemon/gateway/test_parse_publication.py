@@ -1,12 +1,25 @@
 """Parsing of publications into message drafts."""
 
-from gateway_daemon.gateway.incoming import ParsedMessage, parse_publication
+import pytest
+
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.in_flight import FlightLimits, InFlight
+from edge_agent.uplink.publications import PublicationBuilder, SenderProfile
+from gateway_daemon.gateway.incoming import (
+    ParsedMessage,
+    parse_delivery,
+    parse_publication,
+)
+from spatial_mqtt.codec import decode_publish, encode_publish, split_packets
+from spatial_mqtt.correlation import COMPACT_FORM
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
 ID = MessageId("kochi-1", "ab", 9)
 PACK = encode_cbor(Pack(ID, 4, 0.0, (Reading("x", "mm", 1.0),)))
+COMPACT_STORE = CustodyOffer("ingest", ("#",), (COMPACT_FORM,))
 
 
 def incoming(
@@ -73,3 +86,28 @@ def test_publisher_name_is_taken_from_the_topic() -> None:
 
     assert (parsed.draft.topic, parsed.draft.priority) == ("/1/2", 5)
     assert (parsed.publisher_id, parsed.draft.id) == ("kochi-1", ID)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"21.5 C", PACK[:-1], b"\x81\xa0"], ids=["plain", "cut", "nameless"]
+)
+@pytest.mark.parametrize(
+    "offer", [None, CustodyOffer("ingest", ("#",), (COMPACT_FORM,))]
+)
+def test_id_that_a_client_has_given_a_plain_payload_reaches_the_next_store(
+    payload: bytes, offer: CustodyOffer | None
+) -> None:
+    """It was sent on without its id, got no receipt, and was repeated for ever."""
+    message = incoming("/forward/1/2", payload, 4, id="logger7:89abcdef:12")
+    queue, in_flight = MemoryQueue("gw1", "0123abcd", 10**6), InFlight(FlightLimits())
+    queue.put([parse(message, 1).draft])
+    in_flight.on_up(0.0, 100, [] if offer is None else [offer])
+    sender = SenderProfile("gw1", is_relay=True, has_compact_peers=lambda: True)
+    sent = PublicationBuilder(queue, sender, in_flight).build_next(4)
+    assert sent is not None
+    packet = encode_publish(sent.publication, "/1/2", None, 1)
+    ((first, body),) = split_packets(bytearray(packet))
+    read = decode_publish(first, body, 1)
+
+    assert parse_delivery(read, 1).id == MessageId("logger7", "89abcdef", 12)
+    assert read.response_topic == "/custody/gw1"
