@@ -39,6 +39,7 @@ class NodeStatus:
         is_served: Whether it accepts the node's messages.
         gives_receipts: Whether it gives receipts, or may still offer them.
         held: Urgent messages that are held until a store gives a receipt.
+        withheld: Messages of another node that are not sent.
         queued: Messages by priority.
         oldest_s: Age of the oldest one; None when there is none.
         dropped: Messages dropped so far, by priority.
@@ -74,6 +75,7 @@ class NodeStatus:
     update: str | None = None
     gives_receipts: bool = True
     held: int = 0
+    withheld: int = 0
     drill: str | None = None
     disk: str | None = None
 
@@ -137,6 +139,7 @@ def make_status(
         update=inputs.update,
         gives_receipts=uplink.gives_receipts,
         held=uplink.held_count,
+        withheld=uplink.withheld_count,
         drill=inputs.drill,
         disk=format_disk_failure(stats),
     )

@@ -229,8 +229,9 @@ def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
     """Topic for the receipt of a message.
 
     A relay (a gateway) sets the Response Topic of MQTT 5; a node, whose id is in the
-    pack, saves those bytes. Any other topic is ignored, because the sender of receipts
-    may write to topics that its clients may not.
+    pack, saves those bytes unless the id is of another node, as after a change of its
+    own. Any other topic is ignored, because the sender of receipts may write to topics
+    that its clients may not.
     """
     sender = message_id.node
     if response_topic:

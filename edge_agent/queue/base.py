@@ -211,6 +211,12 @@ class Queue(Protocol):
     def release(self, seqs: Iterable[int]) -> None:
         """End leases; the messages keep their position."""
 
+    def withhold(self, seqs: Iterable[int]) -> None:
+        """End leases of messages that this process cannot send.
+
+        They stay stored, may be evicted, and are hardly leased again by this process.
+        """
+
     def age_s(self, message: QueuedMessage) -> float | None:
         """Seconds since the message was put; None without a clock.
 

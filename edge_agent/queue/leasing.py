@@ -160,11 +160,10 @@ class LeaseTable:
         found = [self._leased.pop(seq, None) for seq in seqs]
         return [row for row in found if row is not None]
 
-    def release(self, seq: int) -> None:
-        """Release a message; ignore unknown numbers."""
-        row = self._leased.pop(seq, None)
-        if row is not None:
-            insort(self._released[row.priority], seq)
+    def release(self, seqs: Iterable[int]) -> None:
+        """Release messages; ignore unknown numbers."""
+        for row in self.remove(seqs):
+            insort(self._released[row.priority], row.seq)
 
     def release_all(self) -> int:
         """Release all messages; return their number."""

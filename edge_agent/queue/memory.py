@@ -40,6 +40,7 @@ class MemoryQueue:
         self._lock = threading.RLock()
         self._stored: dict[int, QueuedMessage] = {}
         self._leased: set[int] = set()
+        self._withheld: set[int] = set()
         self._known_ids: set[MessageId] = set()
         self._state: dict[str, str] = {}
         self._next_seq = 1
@@ -103,6 +104,11 @@ class MemoryQueue:
         with self._lock:
             self._leased.difference_update(seqs)
 
+    def withhold(self, seqs: Iterable[int]) -> None:
+        with self._lock:
+            self._withheld.update(self._leased.intersection(seqs))
+            self._leased.difference_update(seqs)
+
     def age_s(self, message: QueuedMessage) -> float | None:
         if self._now_s is None or message.born_s is None:
             return None
@@ -153,7 +159,8 @@ class MemoryQueue:
     def close(self) -> None: ...
 
     def _unleased(self) -> list[QueuedMessage]:
-        return [m for m in self._stored.values() if m.seq not in self._leased]
+        hidden = self._leased | self._withheld
+        return [m for m in self._stored.values() if m.seq not in hidden]
 
     def _insert(self, draft: MessageDraft) -> MessageId | None:
         LADDER.check(draft.priority)

@@ -212,8 +212,11 @@ class SqliteQueue:
 
     def release(self, seqs: Iterable[int]) -> None:
         with self._lock:
-            for seq in seqs:
-                self._leases.release(seq)
+            self._leases.release(seqs)
+
+    def withhold(self, seqs: Iterable[int]) -> None:
+        with self._lock:
+            self._leases.remove(seqs)
 
     def age_s(self, message: QueuedMessage) -> float | None:
         now_ms = self._clock.now_ms()
@@ -530,11 +533,8 @@ class _PutWriter:
         self, draft: MessageDraft, message_id: MessageId, changes: CounterDeltas
     ) -> bool:
         """Record an id; whether it is new. `queue replay` puts ids of this node."""
-        is_own = message_id.node == self._node
-        if is_own and self._store.contains(message_id):
-            is_new = False
-        else:
-            is_new = self._store.known_ids.record(message_id)
+        is_stored = message_id.node == self._node and self._store.contains(message_id)
+        is_new = not is_stored and self._store.known_ids.record(message_id)
         if not is_new:
             changes.add_duplicate(draft.priority)
         return is_new

@@ -1,5 +1,6 @@
 """Publications built from queued messages: one message, a batch, or a chunk of one."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from spatial_mqtt.topics import (
     custody_topic,
 )
 from spatial_mqtt.transport import Publication
+
+log = logging.getLogger(__name__)
 
 MAX_PARCEL_RAW_BYTES = 8192
 MAX_PARCEL_BYTES = 1200
@@ -104,6 +107,9 @@ class PublicationBuilder:
         queue: The queue.
         sender: Identity and settings.
         in_flight: State of the link, with the content types that the receiver decodes.
+
+    Attributes:
+        withheld_count: Messages of another node that are not sent.
     """
 
     def __init__(
@@ -113,6 +119,7 @@ class PublicationBuilder:
         self._sender = sender
         self._in_flight = in_flight
         self._scheduler = PriorityScheduler(queue, sender.gather_s)
+        self.withheld_count = 0
         # Large messages that were sent in part, and the encoded fragments that are left
         # to be sent; the most urgent message last.
         self._large: list[tuple[QueuedMessage, list[bytes]]] = []
@@ -132,7 +139,7 @@ class PublicationBuilder:
             self._scheduler.charge(large.priority, load.packet_bytes)
             return load
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
-        batch = self._scheduler.lease(priority, limit, MAX_PARCEL_RAW_BYTES)
+        batch = self._lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
             return None
         load = self._build(batch)
@@ -155,7 +162,7 @@ class PublicationBuilder:
         if packs or self._large or max_count == 1:
             load = self.build_next(priority)
             return [] if load is None else [load]
-        batch = self._scheduler.lease(priority, max_count, max_bytes, is_mixed=True)
+        batch = self._lease(priority, max_count, max_bytes, is_mixed=True)
         loads = [
             OutgoingPublication(self._publication(message), (message,))
             for message in batch
@@ -191,6 +198,37 @@ class PublicationBuilder:
         """Release large messages that were sent in part; they start again."""
         self._queue.release([message.seq for message, _ in self._large])
         self._large.clear()
+
+    def _lease(
+        self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
+    ) -> list[QueuedMessage]:
+        """Lease messages; withhold those that gateways refuse from this certificate."""
+        while True:
+            batch = self._scheduler.lease(priority, limit, max_bytes, is_mixed=is_mixed)
+            is_checked = self._sender.publisher_id is not None
+            others = [m for m in batch if is_checked and self._is_of_another(m)]
+            if not others:
+                return batch
+            self._withhold(others)
+            if own := [m for m in batch if m not in others]:
+                return own
+
+    def _is_of_another(self, message: QueuedMessage) -> bool:
+        """Whether a message of this node's queue has the id of another node."""
+        return not self._sender.is_relay and message.id.node != self._sender.id
+
+    def _withhold(self, messages: list[QueuedMessage]) -> None:
+        if not self.withheld_count:
+            log.error(
+                "messages of another node, such as %s, are in the queue and are not "
+                "sent: gateways refuse them from the certificate of %s; save them by "
+                "edge-agent queue export and send them by edge-agent queue replay with "
+                "the settings and the certificate of that node",
+                ascii(str(messages[0].id)),
+                self._sender.id,
+            )
+        self.withheld_count += len(messages)
+        self._queue.withhold([m.seq for m in messages])
 
     def _may_share(self, priority: int) -> bool:
         return not LADDER.is_urgent(priority) and self._may_use(BATCH_CONTENT)
@@ -236,8 +274,11 @@ class PublicationBuilder:
         if count == 1 and len(payload) >= max_bytes:
             return self._single(batch)
         self._queue.release([m.seq for m in batch[count:]])
-        publication = self._publication(batch[0], payload, BATCH_CONTENT)
-        return OutgoingPublication(publication, tuple(batch[:count]))
+        sent = batch[:count]
+        # The receipts of all of them go where that of one must go.
+        one = next(filter(self._is_of_another, sent), sent[0])
+        publication = self._publication(one, payload, BATCH_CONTENT)
+        return OutgoingPublication(publication, tuple(sent))
 
     def _packed(self, batch: list[QueuedMessage]) -> bytes:
         items = [BatchItem(m.payload, self._scheduler.lateness_s(m)) for m in batch]
@@ -261,7 +302,9 @@ class PublicationBuilder:
         # Without a store no receipt can come, and the custody topic would only cost
         # bytes. Other gateways need priority and id even then.
         is_relay, flight = self._sender.is_relay, self._in_flight
-        is_answered = is_relay and flight.expects_receipt(message.topic)
+        # Receipts of an id of another node would go to that node.
+        names_sender = is_relay or self._is_of_another(message)
+        is_answered = names_sender and flight.expects_receipt(message.topic)
         names_all = self._sender.always_sends_ids
         is_opaque = is_relay and not names_all and self._is_opaque(message)
         is_parcel = content == BATCH_CONTENT

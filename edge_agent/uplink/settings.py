@@ -195,6 +195,10 @@ class UplinkState(Protocol):
     def held_count(self) -> int:
         """Number of urgent messages that are held until a store gives a receipt."""
 
+    @property
+    def withheld_count(self) -> int:
+        """Number of messages of another node that are not sent."""
+
 
 def format_link(uplink: UplinkState, now_s: float) -> str:
     """Status text such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
@@ -215,4 +219,6 @@ def format_link(uplink: UplinkState, now_s: float) -> str:
         text += ", gives no receipts"
     if uplink.held_count:
         text += f", {uplink.held_count} urgent held until a gateway does"
+    if uplink.withheld_count:
+        text += f", {uplink.withheld_count} of another node not sent (queue export)"
     return text

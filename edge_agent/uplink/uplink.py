@@ -219,6 +219,11 @@ class Uplink:
         """Number of urgent messages that are held until a store gives a receipt."""
         return self._in_flight.held_count
 
+    @property
+    def withheld_count(self) -> int:
+        """Number of messages of another node that are not sent."""
+        return self._builder.withheld_count
+
     def switch_to(self, endpoint: Endpoint) -> None:
         """Switch to a broker."""
         old, self._link = self._connection, None

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from edge_agent.cli import cli
 from edge_agent.cli.queue import queue_commands
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.in_flight import FlightLimits, InFlight
+from edge_agent.uplink.publications import PublicationBuilder, SenderProfile
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 NODE = """
 [node]
-id = "kochi-0001"
+id = "{node}"
 latitude = 33.5588
 longitude = 133.5312
 [uplink]
@@ -65,9 +69,11 @@ def agent(tmp_path: Path) -> Iterator[SqliteQueue]:
     queue.close()
 
 
-def run(folder: Path, command: str, *arguments: str) -> Result:
+def run(
+    folder: Path, command: str, *arguments: str, node: str = "kochi-0001"
+) -> Result:
     path = folder / "node.toml"
-    path.write_text(NODE.format(folder=folder))
+    path.write_text(NODE.format(folder=folder, node=node))
     return CliRunner().invoke(
         queue_commands, [command, *arguments, "--config", str(path)]
     )
@@ -104,6 +110,25 @@ def test_export_decodes_and_replay_requeues_once(
     assert (first["put"], first["known"]) == (3, 7)
     assert (second["put"], second["known"]) == (0, 10)
     assert left == {row["id"] for row in rows(exported)}
+
+
+def test_messages_replayed_at_another_node_get_their_receipts_there(
+    tmp_path: Path, agent: SqliteQueue
+) -> None:
+    """They went to the node that had put them, so all was sent again for ever."""
+    exported = tmp_path / "exported.jsonl"
+    exported.write_text(run(tmp_path, "export").stdout)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run(other, "replay", str(exported), node="kochi-0002").exit_code == 0
+
+    with closing(SqliteQueue(other / "queue.db", "kochi-0002", "b", 10**6)) as queue:
+        in_flight = InFlight(FlightLimits())
+        in_flight.on_up(0.0, 100, [CustodyOffer("gw")])
+        builder = PublicationBuilder(queue, SenderProfile("kochi-0002"), in_flight)
+        sent = builder.build_next(5)
+    assert sent is not None
+    assert sent.publication.response_topic == "/custody/kochi-0002"
 
 
 def test_replay_of_a_bad_line_is_an_error(tmp_path: Path, agent: SqliteQueue) -> None:

@@ -32,6 +32,7 @@ class Link:
     unserved_since_s: float | None = None
     gives_receipts: bool = True
     held_count: int = 0
+    withheld_count: int = 0
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,10 @@ class Link:
         (
             Link(gives_receipts=False, held_count=2),
             "gw:1884 is up, gives no receipts, 2 urgent held until a gateway does",
+        ),
+        (
+            Link(withheld_count=7),
+            "gw:1884 is up, 7 of another node not sent (queue export)",
         ),
     ],
 )

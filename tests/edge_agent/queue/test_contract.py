@@ -144,6 +144,23 @@ def test_release_all_requeues_every_leased_message(make_queue: MakeQueue) -> Non
     assert [m.priority for m in queue.lease(9)] == [4, 2]
 
 
+def test_withheld_message_is_stored_but_not_leased_again(make_queue: MakeQueue) -> None:
+    """Also from the other end, and after newer ones; it gives way as others do."""
+    queue = make_queue(1_000_000)
+    queue.put([draft(2) for _ in range(200)])
+    withheld = [m.seq for m in queue.lease(150)]
+    queue.withhold(withheld)
+    queue.put([draft(2)])
+    queue.release(withheld)
+
+    newest = queue.lease(30, priority=2, newest=True)
+    rest = queue.lease(100)
+    assert not {m.seq for m in (*newest, *rest)} & set(withheld)
+    assert (len(newest) + len(rest), queue.lease()) == (51, [])
+    assert (queue.stats().depth[2].rows, queue.stats().leased) == (201, 51)
+    assert queue.waiting_priorities() == frozenset()
+
+
 def test_lease_stops_at_the_byte_limit_but_returns_at_least_one(
     make_queue: MakeQueue,
 ) -> None:

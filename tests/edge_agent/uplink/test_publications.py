@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
@@ -66,6 +68,43 @@ def test_publisher_id_is_added_to_the_topic_when_sent() -> None:
     assert alarm.publication.topic == "/from/n/1/2/pri5"
     assert batch.publication.topic == "/from/n/1/2/pri1"
     assert alarm.messages[0].topic == "/forward/1/2/pri5"
+
+
+def of_renamed_node(priority: int, size: int) -> MessageDraft:
+    payload = random.Random(size).randbytes(size)
+    topic = f"/forward/1/2/pri{priority}"
+    return MessageDraft(priority, topic, lambda _: payload, MessageId("old", "b", size))
+
+
+def test_receipts_of_another_id_go_to_the_sender() -> None:
+    """After a change of `node.id` they went to the old one, and all was repeated."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.queue.put([of_renamed_node(5, 10), of_renamed_node(3, 3000)])
+    harness.put(5, b"alarm")
+    harness.put(1, b"reading " * 20)
+    harness.queue.put([of_renamed_node(1, 20)])
+    topics = [each.publication.response_topic for each in harness.build_all()]
+
+    assert topics == ["/custody/n", None, *["/custody/n"] * 4]
+
+
+def test_messages_of_another_node_are_not_sent_with_a_certificate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gateway refuses them; they were repeated every 15 s for ever."""
+    harness = BuilderHarness(
+        BATCH_RECEIVER, sender=SenderProfile("n", publisher_id="n")
+    )
+    harness.queue.put([of_renamed_node(1, size) for size in range(10, 110)])
+    harness.queue.put([of_renamed_node(5, size) for size in range(110, 120)])
+    for priority in (5, 1):
+        harness.put(priority, b"reading " * 20)
+    sent = [m for each in harness.build_all() for m in each.messages]
+
+    assert [(m.id.node, m.priority) for m in sent] == [("n", 5), ("n", 1)]
+    assert harness.builder.withheld_count == 110
+    assert harness.free() == 0
+    assert caplog.text.count("edge-agent queue export") == 1
 
 
 def test_routine_messages_are_batched() -> None:
