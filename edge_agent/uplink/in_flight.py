@@ -65,7 +65,8 @@ class FlightLimits:
         window_bytes: Maximum bytes in flight; fewer on a slow link.
         max_awaiting: Maximum number of messages that await a receipt; for an urgent
             one, those of lower priorities do not count.
-        resend_after_s: Time without a receipt after which a message is sent again.
+        resend_after_s: Time without a receipt, from the acknowledgement on, after which
+            a message is sent again.
         offer_grace_s: Time that a new link has to offer receipts.
         refused_pause_s: First pause before a refused message is sent again.
         no_subscriber_pause_s: Pause of the link while nothing subscribes to its
@@ -108,7 +109,13 @@ class _Packet:
 
 @dataclass(slots=True)
 class _Sent:
-    """A message that was sent, the time, and whether its receipt came first."""
+    """A message that was sent, or acknowledged since, and when.
+
+    Attributes:
+        message: The message.
+        at_s: Monotonic time of the sending, then that of the acknowledgement.
+        is_receipted: Whether its receipt came before the acknowledgement.
+    """
 
     message: QueuedMessage
     at_s: float
@@ -432,6 +439,7 @@ class InFlight:
         elif not self.expects_receipt(sent.message.topic):
             self._end_without_receipt(sent.message)
         else:
+            sent.at_s = now_s  # on a slow link, long after it was sent
             self._awaiting[seq] = sent
 
     def _refuse(self, message: QueuedMessage, now_s: float) -> None:
@@ -503,7 +511,7 @@ class InFlight:
 
     def _expire(self, now_s: float) -> None:
         sent_before_s = now_s - self._limits.resend_after_s
-        # Ordered by the time of sending, closely enough for a timeout.
+        # In the order of the times.
         expired = takewhile(lambda s: s.at_s <= sent_before_s, self._awaiting.values())
         for seq in [sent.message.seq for sent in expired]:
             del self._awaiting[seq]
