@@ -9,6 +9,7 @@ messages even after such a PUBACK, and sends them again where a store gives rece
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ gateway's fault; further ones are its own."""
 
 MAX_REFUSED_KNOWN = 20_000
 """Messages whose refusals, or missing receipts, are counted."""
+
+MAX_REFUSED_BYTES = 20_000_000
+REFUSED_OVERHEAD_BYTES = 1000
+"""Refused messages stay leased, in memory: no routine messages are sent above this size
+of them, with what the memory of each takes besides topic and payload."""
 
 
 class CustodyMode(enum.Enum):
@@ -123,10 +129,11 @@ class _Sent:
 
 
 class _Refused(NamedTuple):
-    """A message that the broker refused, and when it may be sent again."""
+    """A message that the broker refused, in the order in which they are sent again."""
 
-    message: QueuedMessage
     until_s: float
+    seq: int
+    size_bytes: int
 
 
 class InFlight:
@@ -162,7 +169,8 @@ class InFlight:
         self._awaiting: dict[int, _Sent] = {}
         self._held: dict[int, QueuedMessage] = {}
         self._has_subscriber = True
-        self._refused: list[_Refused] = []
+        self._refused: list[_Refused] = []  # a heap
+        self._refused_bytes = 0
         self._refusals: dict[int, int] = {}
         self._is_refusing = False
         self._expiries: dict[int, int] = {}
@@ -224,7 +232,7 @@ class InFlight:
         """End with a lost link: everything without a receipt is to be sent again."""
         self._is_up = False
         in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
-        self._due.release += [refused.message.seq for refused in self._refused]
+        self._due.release += [refused.seq for refused in self._refused]
         for sent in (*in_flight, *self._awaiting.values()):
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
@@ -232,6 +240,7 @@ class InFlight:
         self._in_flight.clear()
         self._awaiting.clear()
         self._refused.clear()
+        self._refused_bytes = 0
         self._window = CongestionWindow(self._limits.window_bytes)
 
     def on_offer(self, offer: CustodyOffer) -> None:
@@ -307,7 +316,7 @@ class InFlight:
         answers may come seconds later than the link carries messages again.
         """
         is_paused = not self._is_up or now_s < self._paused_until_s
-        is_full = self._awaits_too_many(priority) or self.free_slots <= 0
+        is_full = self._holds_too_many(priority) or self.free_slots <= 0
         if is_paused or is_full:
             return 0
         limit_bytes = self._window.limit_bytes
@@ -321,13 +330,15 @@ class InFlight:
         fills_segment = is_idle or free_bytes >= min(limit_bytes // 2, whole_bytes)
         return max(free_bytes, 0) if fills_segment else 0
 
-    def _awaits_too_many(self, priority: int) -> bool:
-        """Whether too many messages await a receipt to send one of a priority.
+    def _holds_too_many(self, priority: int) -> bool:
+        """Whether too many messages are held to send another one of a priority.
 
         A gateway that stores no routine messages may still store urgent ones.
         """
         count, most = len(self._awaiting), self._limits.max_awaiting
-        if count >= most and LADDER.is_urgent(priority):
+        if not LADDER.is_urgent(priority):
+            return count >= most or self._refused_bytes >= MAX_REFUSED_BYTES
+        if count >= most:
             awaiting = self._awaiting.values()
             count = sum(sent.message.priority >= priority for sent in awaiting)
         return count >= most
@@ -453,7 +464,9 @@ class InFlight:
         most_s = MAX_URGENT_REFUSED_PAUSE_S if is_urgent else MAX_REFUSED_PAUSE_S
         doublings = min(count - 1, 30)  # more would overflow some day
         pause_s = min(most_s, self._limits.refused_pause_s * 2.0**doublings)
-        self._refused.append(_Refused(message, now_s + pause_s))
+        size_bytes = len(message.topic) + len(message.payload) + REFUSED_OVERHEAD_BYTES
+        self._refused_bytes += size_bytes
+        heappush(self._refused, _Refused(now_s + pause_s, message.seq, size_bytes))
 
     def on_receipt(self, receipt: CustodyReceipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
@@ -518,10 +531,10 @@ class InFlight:
             self._due.release.append(seq)
             if self._needs_subscriber:
                 self._note_expired(seq)
-        retried = [each for each in self._refused if each.until_s <= now_s]
-        if retried:
-            self._refused = [each for each in self._refused if each.until_s > now_s]
-            self._due.release += [each.message.seq for each in retried]
+        while self._refused and self._refused[0].until_s <= now_s:
+            retried = heappop(self._refused)
+            self._refused_bytes -= retried.size_bytes
+            self._due.release.append(retried.seq)
 
     def _note_expired(self, seq: int) -> None:
         """Count a missing receipt; the second one of a message ends the service.

@@ -290,59 +290,6 @@ def test_custody_ends_with_puback_for_topics_outside_the_offers() -> None:
     assert f.take_actions(0.2).ack == [1]
 
 
-def test_refused_message_is_retried_after_a_pause() -> None:
-    """It is neither lost nor retried in a busy loop."""
-    f = make_in_flight()
-    f.on_sent(1, (message(1),), 1, 0.0)
-
-    assert f.on_published(1, "Quota exceeded", 1.0) == (message(1),)
-    assert f.take_actions(5.9).release == []
-    assert f.take_actions(6.0).release == [1]
-
-
-@pytest.mark.parametrize(
-    ("priority", "pauses_s"), [(5, [5, 10, 20, 40, 60, 60]), (1, [5, 10, 20, 40, 80])]
-)
-def test_pause_of_a_refused_message_doubles(
-    priority: int, pauses_s: list[float]
-) -> None:
-    """Many that no broker accepts took the whole link from later messages."""
-    f, now_s = make_in_flight(), 0.0
-    for pause_s in pauses_s:
-        f.on_sent(1, (message(1, priority),), 1, now_s)
-        f.on_published(1, "Not authorized", now_s)
-
-        assert f.take_actions(now_s + pause_s - 0.1).release == []
-        now_s += pause_s
-        assert f.take_actions(now_s).release == [1]
-
-
-def test_broker_that_refuses_does_not_serve_until_it_accepts() -> None:
-    """It may have an old list of rights, and another gateway the present one."""
-    f = make_in_flight(needs_subscriber=True)
-    f.on_sent(1, (message(1),), 1, 0.0)
-    f.on_published(1, "Not authorized", 0.1)
-    served = [f.is_served(0.2)]
-    f.on_sent(2, (message(1),), 1, 6.0)
-    f.on_published(2, None, 6.1)
-
-    assert [*served, f.is_served(6.2)] == [False, True]
-
-
-def test_message_that_every_broker_refuses_ends_no_service() -> None:
-    """Otherwise a node would change its gateway for ever because of it."""
-    f = make_in_flight(needs_subscriber=True)
-    served = []
-    for now_s in (0.0, 10.0, 20.0, 30.0):
-        f.on_up(now_s, receive_maximum=20)
-        f.on_sent(1, (message(1),), 1, now_s)
-        f.on_published(1, "Not authorized", now_s)
-        served.append(f.is_served(now_s))
-        f.on_down()
-
-    assert served == [False, False, False, True]
-
-
 def test_message_without_subscriber_is_sent_again_after_a_pause() -> None:
     """A restarted broker acknowledges before the gateway has subscribed again."""
     f = make_in_flight()
