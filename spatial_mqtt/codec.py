@@ -26,6 +26,10 @@ from spatial_mqtt.topics import (
 )
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
+MAX_RECEIVED_BYTES: Final = 16 * 2**20
+"""Maximum Packet Size of CONNECT: the broker discards what is larger (MQTT 5.0 section
+3.1.2.11.4). A list of 20,000 gateways with the longest names and areas is smaller."""
+
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -34,6 +38,7 @@ def make_connect_properties(session: Session) -> Properties:
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = session.expiry_s
     properties.ReceiveMaximum = session.receive_maximum
+    properties.MaximumPacketSize = MAX_RECEIVED_BYTES
     return properties
 
 
@@ -168,6 +173,9 @@ def split_packets(buffer: bytearray) -> list[tuple[int, bytes]]:
         PacketError: A length field is too long.
     """
     found: list[tuple[int, bytes]] = []
+    length, start = _length(buffer, 1)
+    if start < 0 or start + length > len(buffer):
+        return found  # a large packet, which is not copied at each read
     whole = bytes(buffer)
     at, end = 0, len(whole)
     while at + 1 < end:
@@ -314,7 +322,7 @@ def _bytes_at(raw: bytes, at: int) -> tuple[bytes, int]:
     return raw[at + 2 : end], end
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: bytes | bytearray, at: int) -> tuple[int, int]:
     """Decode a variable byte integer: value and end offset; -1 when incomplete."""
     value = 0
     for number in range(_MAX_LENGTH_BYTES):
@@ -324,7 +332,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
         value |= (digit & 0x7F) << 7 * number
         if digit < _CONTINUATION:
             return value, at + number + 1
-    raise PacketError("length", "at most 4 bytes", data[at : at + 4])
+    raise PacketError("length", "at most 4 bytes", bytes(data[at : at + 4]))
 
 
 def _number(value: int) -> bytes:

@@ -3,11 +3,16 @@
 import socket
 import subprocess
 from pathlib import Path
+from queue import SimpleQueue
 
+import paho.mqtt.client as paho
 import pytest
 from conftest import MOSQUITTO, free_port, wait_until
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
 
 from image.gateway_card import take
+from spatial_mqtt.codec import MAX_RECEIVED_BYTES, get_property
 
 BROKER = Path(__file__).parents[2] / "image/roles/gateway/etc/mosquitto/mosquitto.conf"
 GATEWAY = """
@@ -95,18 +100,35 @@ def test_invalid_settings_do_not_replace_valid_ones(card: Path) -> None:
 
 
 @pytest.mark.broker
-def test_broker_listens_at_the_port_on_the_card(card: Path) -> None:
-    """The image's Mosquitto settings include those of the site."""
+@pytest.mark.parametrize(
+    ("limit", "most_bytes"),
+    [("", MAX_RECEIVED_BYTES), ("max_packet_size 1048576\n", 1048576)],
+)
+def test_broker_takes_the_settings_on_the_card(
+    card: Path, limit: str, most_bytes: int
+) -> None:
+    """Listeners are the site's; its limit of a packet replaces the image's."""
     port, etc = free_port(), card.parent / "etc"
-    (card / "mosquitto/own.conf").write_text(f"listener {port} 127.0.0.1\n")
+    own = f"listener {port} 127.0.0.1\nallow_anonymous true\n{limit}"
+    (card / "mosquitto/own.conf").write_text(own)
     list(take(card, etc))
     config = card.parent / "mosquitto.conf"
     text = BROKER.read_text().replace("/etc/yamamori", str(etc))
     config.write_text(text.replace("/var/lib/mosquitto/", f"{card.parent}/"))
     broker = subprocess.Popen([MOSQUITTO, "-c", str(config)], stderr=subprocess.DEVNULL)
+    answers: SimpleQueue[Properties | None] = SimpleQueue()
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client.on_connect = lambda *arguments: answers.put(arguments[-1])
     try:
-        with socket.socket() as client:
-            wait_until(lambda: client.connect_ex(("127.0.0.1", port)) == 0)
+        with socket.socket() as probe:
+            wait_until(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        answer = answers.get(timeout=20)
+        client.disconnect()
+        client.loop_stop()
     finally:
         broker.kill()
         broker.wait()
+
+    assert get_property(answer, "MaximumPacketSize") == most_bytes

@@ -1,5 +1,6 @@
 """The codec for PUBLISH and PUBACK agrees with paho."""
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -175,6 +176,24 @@ def test_packets_are_assembled_from_chunks_of_any_size(
         codec.decode_publish(*each, generation=1).payload for each in found
     ] == bodies
     assert buffer == b""
+
+
+def test_incomplete_packet_is_not_copied_at_each_read() -> None:
+    """A message of 48 MB kept a gateway's network thread busy for 19 s."""
+    packet = codec.encode_publish(Publication("/1", bytes(4 << 20)), "/1", None, 1)
+    first = codec.encode_pubacks([1])
+    buffer = bytearray(first + packet[:-1])
+    before = codec.split_packets(buffer)
+    tracemalloc.start()
+    try:
+        found = codec.split_packets(buffer)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert (len(before), found) == (1, [])
+    assert peak_bytes < 10_000
+    assert len(single_packet(bytes(buffer + packet[-1:]))[1]) > 4 << 20
 
 
 @given(st.binary(max_size=60))

@@ -15,12 +15,20 @@ from paho.mqtt.properties import Properties
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt import tcp
+from spatial_mqtt.codec import MAX_RECEIVED_BYTES
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.correlation import encode_correlation
+from spatial_mqtt.directory import (
+    MAX_HOST_CHARS,
+    BrokerEntry,
+    BrokerInfo,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.paho_client import BatchingClient
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 from spatial_mqtt.transport import Publication, Session
 
 
@@ -291,6 +299,27 @@ def test_receive_maximum_limits_unacknowledged_messages(
     assert link.recorder.payloads() == [b"one"]
     link.connection.acknowledge(link.recorder.messages[0])
     wait_until(lambda: link.recorder.payloads() == [b"one", b"two"])
+
+
+@pytest.mark.broker
+def test_message_above_the_largest_size_is_not_delivered(
+    broker: Broker, connect: Connect
+) -> None:
+    """A publisher could fill the memory of every subscriber by one of 268 MB.
+
+    A list of 20,000 gateways with the longest names and areas is smaller.
+    """
+    host, area = "h" * MAX_HOST_CHARS, "/" + "1" * (MAX_TOPIC_CHARS - 1)
+    entry = BrokerEntry(area, BrokerInfo(host, 65535))
+    listed = encode_directory_message([entry] * 20_000)
+    link = connect(broker, Session("a", (("/1", 1),)))
+    sender = connect(broker, Session("b"))
+    for payload in (listed, bytes(MAX_RECEIVED_BYTES), b"after it"):
+        sender.connection.publish(Publication("/1", payload))
+    wait_until(lambda: b"after it" in link.recorder.payloads())
+
+    assert link.recorder.payloads() == [listed, b"after it"]
+    assert not link.recorder.downs
 
 
 @pytest.mark.broker
