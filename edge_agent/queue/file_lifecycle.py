@@ -6,6 +6,7 @@ import glob
 import logging
 import os
 import sqlite3
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -79,7 +80,8 @@ class SpaceReserve:
             # Twice the size: the reserve must not fill the disk itself.
             if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
                 return False
-            with self._path.open("wb") as file:
+            self._path.unlink(missing_ok=True)
+            with self._path.open("xb") as file:  # never through a link
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
             with suppress(OSError):  # the disk is read-only
@@ -217,11 +219,11 @@ class QueueFile:
         folder = self.path.parent.stat()
         for file in self.path.parent.glob(f"{glob.escape(self.path.name)}*"):
             with suppress(OSError):  # it is gone meanwhile, or FAT has no owners
-                if file.lstat().st_uid == 0:
-                    os.lchown(file, folder.st_uid, folder.st_gid)
+                _give(file, folder)
 
     def _lock_file(self, kind: str) -> IO[bytes]:
-        file = Path(f"{self.path}.{kind}").open("ab")  # noqa: SIM115 - held until close
+        path = f"{self.path}.{kind}"
+        file = open(path, "ab", opener=_open_no_link)  # noqa: SIM115 - held until close
         self._locks.append(file)
         return file
 
@@ -300,6 +302,26 @@ class QueueFile:
         Path(f"{self.path}.salvaged").rename(self.path)
         log.error("the damaged queue file is kept as %s", aside)
         return aside
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _give(path: Path, folder: os.stat_result) -> None:
+    """Give a file of root to the owner of its folder.
+
+    Not a link: the owner can make one to any file. Closing a descriptor without
+    `O_PATH` would release SQLite's locks.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if is_file and found.st_uid == 0:
+            os.chown(f"/proc/self/fd/{descriptor}", folder.st_uid, folder.st_gid)
+    finally:
+        os.close(descriptor)
 
 
 def _with_log_files(path: Path) -> list[Path]:

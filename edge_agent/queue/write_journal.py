@@ -179,7 +179,7 @@ def open_journal(store: Store, path: Path) -> WriteJournal | None:
 
 
 def _open_preallocated(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(fd).st_size
         if size < JOURNAL_BYTES:

@@ -217,6 +217,35 @@ def test_files_that_root_makes_belong_to_the_user_of_the_agent(tmp_path: Path) -
     assert "queue.db.damaged-1" in names
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+@pytest.mark.parametrize(
+    ("name", "is_sent"), [("reserve", True), ("lock", False), ("x", True)]
+)
+def test_links_in_the_folder_of_the_agent_reach_no_file_of_root(
+    tmp_path: Path, name: str, is_sent: bool
+) -> None:
+    """A hostile agent owns the folder in which root opens the queue."""
+    folder, victim = tmp_path / "state", tmp_path / "shadow"
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    path = tmp_path / "node.toml"
+    path.write_text(NODE.format(folder=folder))
+    link = folder / f"queue.db.{name}"
+    if name == "lock":
+        link.symlink_to(victim)  # root would make the file
+    else:
+        victim.write_text("secret")
+        (link.hardlink_to if name == "x" else link.symlink_to)(victim)
+    message = '{"pri": 5, "e": [{"n": "test", "u": "mm", "v": 1.0}]}\n'
+    done = CliRunner().invoke(cli, ["send", "--config", str(path)], message)
+
+    assert (done.exit_code == 0) == is_sent, done.output
+    if name == "lock":
+        assert not victim.exists()
+    else:
+        assert (victim.read_text(), victim.stat().st_uid) == ("secret", 0)
+
+
 def test_command_without_a_queue_file_is_an_error(tmp_path: Path) -> None:
     """A command before the first run creates no file."""
     result = run(tmp_path, "peek")
