@@ -207,7 +207,7 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
 @router.get("/download/levels.geojson", dependencies=[Depends(check_moment)])
 def levels_geojson(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as GeoJSON."""
-    moment, states = _states(services, at)
+    moment, states = _states(services, at, may_be_old=at is None)
     collection = formats.feature_collection(
         states,
         moment,
@@ -237,7 +237,7 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
 
 
 def _states(
-    services: ConsoleServices, at: int | None
+    services: ConsoleServices, at: int | None, *, may_be_old: bool = False
 ) -> tuple[datetime, list[CellState]]:
     live_state = services.live_state
     try:
@@ -248,7 +248,7 @@ def _states(
                 None if at is None else utc_time(at),
                 live_state.limits,
                 services.places.now,
-                may_be_old=at is None,
+                may_be_old=may_be_old,
             )
     except StandardsRequestError as error:
         raise HTTPException(error.status, str(error)) from error
