@@ -306,8 +306,8 @@ class SegmentLog:
             expected = seq + 1
 
     def _is_settled(self, stream: str, seq: int) -> bool:
-        written_s = self._path(stream, seq).stat().st_mtime
-        return self.now_s() - written_s > SETTLED_S
+        age_s = self.now_s() - self._path(stream, seq).stat().st_mtime
+        return abs(age_s) > SETTLED_S  # it may be of a clock that was ahead
 
     def _path(self, stream: str, seq: int) -> Path:
         return self.folder / str(SegmentName(stream, seq))

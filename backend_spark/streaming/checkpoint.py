@@ -76,8 +76,8 @@ def read_app_id(tables: Folder, checkpoint: Path) -> str:
     return read_text(tables, name)
 
 
-def claim_for_folder(tables: Folder, checkpoints: Path) -> None:
-    """Store in the tables which data folder has their job.
+def check_folder(tables: Folder, checkpoints: Path) -> None:
+    """Check that no other data folder has the job of the tables since this one had it.
 
     A folder that had it, and finds another one there, belongs to a machine that was
     replaced. It does not take the tables back: its log lacks what the new machine has
@@ -91,19 +91,33 @@ def claim_for_folder(tables: Folder, checkpoints: Path) -> None:
         SettingsError: This machine was replaced.
     """
     check_not_replaced(checkpoints)
-    path = checkpoints / FOLDER_ID_FILE
-    known = path.read_text(encoding="utf-8") if path.exists() else None
-    current = read_text(tables, _CLAIMED_BY) if has_file(tables, _CLAIMED_BY) else None
+    known, current = _read_claims(tables, checkpoints)
     if known is not None and current not in {None, known}:
         machine = str(current).partition(" ")[2]
         write_atomic(checkpoints / REPLACED_FILE, machine.encode())
-        path.unlink()
+        (checkpoints / FOLDER_ID_FILE).unlink()
         check_not_replaced(checkpoints)
+
+
+def claim_for_folder(tables: Folder, checkpoints: Path) -> None:
+    """Store in the tables that this data folder has their job; after `check_folder`.
+
+    Only once the job runs: a trial start on another machine must not replace this one.
+    """
+    known, current = _read_claims(tables, checkpoints)
     if known is None or current is None:
         known = known or f"{uuid.uuid4()} {socket.gethostname()}"
         write_text(tables, _CLAIMED_BY, known)
         make_folder(checkpoints)
-        write_atomic(path, known.encode())
+        write_atomic(checkpoints / FOLDER_ID_FILE, known.encode())
+
+
+def _read_claims(tables: Folder, checkpoints: Path) -> tuple[str | None, str | None]:
+    """Id of the data folder, and that of the folder that the tables name."""
+    path = checkpoints / FOLDER_ID_FILE
+    known = path.read_text(encoding="utf-8") if path.exists() else None
+    current = read_text(tables, _CLAIMED_BY) if has_file(tables, _CLAIMED_BY) else None
+    return known, current
 
 
 def check_checkpoint(

@@ -38,6 +38,7 @@ from backend_spark.scoring.applied_reviews import AppliedReviews
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,
+    check_folder,
     claim_for_folder,
     read_app_id,
     repair_checkpoint,
@@ -365,11 +366,15 @@ def _prepare(
     scored = make_pipeline(settings)
     if not str(session.sparkContext.master).startswith("local"):
         scored.shared.require_on_executors(session)
-    if settings.backend.tables is not None and not once:
-        claim_for_folder(scored.tables, scored.data / CHECKPOINTS_FOLDER)
+    is_shared = settings.backend.tables is not None and not once
+    checkpoints = scored.data / CHECKPOINTS_FOLDER
+    if is_shared:
+        check_folder(scored.tables, checkpoints)
     start = find_start(session, settings, scored)
     scored.shared.delete_other_marks()
     scored.recover(session)
+    if is_shared:
+        claim_for_folder(scored.tables, checkpoints)
 
     def score(must_stop: Callable[[], bool]) -> None:
         run_pass(session, scored, must_stop)

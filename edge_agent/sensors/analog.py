@@ -16,8 +16,8 @@ from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 RAIL_MARGIN_V = 0.1
-"""Minimum distance of a calibration, and of a reading of soil, from ground and from the
-reference, which a cut or shorted cable reads."""
+"""Minimum distance of a calibration of the string, and of a reading of soil, from
+ground and from the reference, which a cut or shorted cable reads."""
 
 MIN_MOISTURE_SPAN_V = 0.1
 MAX_VWC = 0.7
@@ -75,8 +75,16 @@ class SoilMoistureSettings(AdcSettings):
                 f"at least {MIN_MOISTURE_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
             )
             raise FieldError("wet_v", rule, self.wet_v, "calibrate the probe")
-        remedy = "use a probe with another output, or a cut cable looks like soil"
-        _check_margins(self, ("dry_v", "wet_v"), remedy)
+
+    def is_of_cable(self, volts: float) -> bool:
+        """Whether a voltage is that of a cut or shorted cable.
+
+        Where the calibration reaches ground or the reference, it may be that of soil.
+        """
+        low_v, high_v = sorted((self.dry_v, self.wet_v))
+        highest_v = self.vref_v - RAIL_MARGIN_V
+        is_low = volts < RAIL_MARGIN_V <= low_v
+        return is_low or volts > highest_v >= high_v
 
 
 def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
@@ -97,8 +105,8 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
                 calibration.
         """
         volts = self._converter.volts()
-        highest_v = self._settings.vref_v - RAIL_MARGIN_V
-        if not RAIL_MARGIN_V <= volts <= highest_v:
+        if self._settings.is_of_cable(volts):
+            highest_v = self._settings.vref_v - RAIL_MARGIN_V
             raise SensorRangeError(
                 self.name,
                 f"must read between {RAIL_MARGIN_V:g} and {highest_v:g} V, "

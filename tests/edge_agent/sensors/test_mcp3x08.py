@@ -63,23 +63,12 @@ def test_cut_cable_is_no_water_content_within_the_range() -> None:
     assert caught.value.health is Health.DISCONNECTED
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        (
-            {"wet_v": 0.0},
-            r"wet_v must be between 0\.1 and 3\.2 V, got 0\.0; use a probe",
-        ),
-        ({"dry_v": 3.25}, r"dry_v must be between 0\.1 and 3\.2 V, got 3\.25"),
-        ({"vref_v": 2.5}, r"dry_v must be between 0\.1 and 2\.4 V, got 2\.6"),
-    ],
-)
-def test_calibration_near_ground_or_the_reference_is_refused(
-    key: dict[str, float], expected: str
-) -> None:
-    """A cut or shorted cable would read as soil."""
-    with pytest.raises(SettingsError, match=expected):
-        parse_sensors([SOIL | key])
+def test_calibration_that_reaches_ground_stays_valid() -> None:
+    """As of a probe with 0 V in dry soil: then 0 V is no sign of its cable."""
+    board, sensors = opened(SOIL | {"dry_v": 0.0, "wet_v": 2.5})
+    board.inject_fault("soil", Fault.DISCONNECTED)
+
+    assert sensors["soil"].read(0.0)[0].value == 0.0
 
 
 def test_failing_bus_is_reported_for_every_channel() -> None:
