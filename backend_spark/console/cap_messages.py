@@ -89,9 +89,14 @@ class CapMessages:
         entries = self.journal.read(KIND, limit=MAX_LISTED)
         return [StoredMessage.of_entry(entry) for entry in entries]
 
-    def in_force(self) -> StoredMessage | None:
-        """The message that an update or a cancellation replaces; None without one."""
-        newest = next(iter(self.newest()), None)
+    def in_force(self, status: cap.CapStatus) -> StoredMessage | None:
+        """The message that an update or a cancellation replaces; None without one.
+
+        Args:
+            status: Of the messages: an exercise replaces no draft.
+        """
+        found = map(StoredMessage.of_entry, self.journal.read(KIND))
+        newest = next((each for each in found if each.status is status), None)
         is_over = newest is None or newest.kind is cap.CapMessageType.CANCEL
         return None if is_over else newest
 
@@ -140,7 +145,7 @@ class CapMessages:
             return self.newest()[0]
 
     def _header(self, kind: cap.CapMessageType, sender: cap.CapHeader) -> cap.CapHeader:
-        replaced = self.in_force()
+        replaced = self.in_force(sender.status)
         is_new = kind is cap.CapMessageType.ALERT
         if is_new is not (replaced is None):
             rule = "Alert if no message is in force, else Update or Cancel"
@@ -231,9 +236,17 @@ def _add(parent: ET.Element, name: str, text: str) -> None:
     ET.SubElement(parent, name).text = text
 
 
-def page_view(messages: CapMessages, may_edit: bool) -> dict[str, Any]:
-    """What the page shows of the messages."""
-    in_force = messages.in_force()
+def page_view(
+    messages: CapMessages, status: cap.CapStatus, may_edit: bool
+) -> dict[str, Any]:
+    """What the page shows of the messages.
+
+    Args:
+        messages: The messages.
+        status: Of those that the page can make now.
+        may_edit: Whether the account may make one.
+    """
+    in_force = messages.in_force(status)
     return {
         "may_edit": may_edit,
         "in_force": in_force and in_force.identifier,

@@ -67,9 +67,9 @@ def message(identifier: str, services: Services) -> Response:
 @page.get("/cap")
 def messages(visitor: Viewer, services: Services) -> Response:
     """The newest messages, for the page."""
-    return json_response(
-        page_view(services.standards.cap_messages, visitor.account.has_role("analyst"))
-    )
+    may_edit = visitor.account.has_role("analyst")
+    kept = services.standards.cap_messages
+    return json_response(page_view(kept, _status(services), may_edit))
 
 
 @page.post("/cap")
@@ -80,7 +80,7 @@ def make(
 ) -> Response:
     """Make a draft, or update or cancel the one in force."""
     console = services.settings.console
-    status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
+    status = _status(services)
     sender_name = console.place or console.sender
     now = utc_time(services.clock())
     try:
@@ -94,7 +94,14 @@ def make(
     except ExportError as error:
         status_code = 412 if error.field == "replaces" else 409
         raise HTTPException(status_code, str(error)) from error
-    return json_response(page_view(services.standards.cap_messages, may_edit=True))
+    kept = services.standards.cap_messages
+    return json_response(page_view(kept, status, may_edit=True))
+
+
+def _status(services: ConsoleServices) -> cap.CapStatus:
+    """Status of the messages that the console makes."""
+    is_exercise = services.settings.console.exercise
+    return cap.CapStatus.EXERCISE if is_exercise else cap.CapStatus.DRAFT
 
 
 def _states(services: ConsoleServices) -> list[CellState]:

@@ -1,7 +1,8 @@
 """CAP messages of the console: made, updated and cancelled in the page; the feed."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,15 @@ import xmlschema
 from browser import picture
 from conftest import wait_until
 from console_pages import find, no_problems, text
-from console_workspace import NOW_S, PASSWORD, Clock, Workspace, log_in
+from console_workspace import (
+    NOW_S,
+    PASSWORD,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+    serve,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -221,6 +230,45 @@ def test_message_of_an_exercise_is_valid_when_it_is_sent(
             assert expires.timestamp() == clock.now_s + 3600
     effective = ET.fromstring(past).findtext(f".//{CAP}effective") or ""  # noqa: S314
     assert datetime.fromisoformat(effective).timestamp() == NOW_S - 3600
+
+
+def in_force(client: httpx.Client) -> str | None:
+    """Identifier of the message that the page can update or cancel."""
+    found: str | None = client.get("/api/cap").json()["in_force"]
+    return found
+
+
+def test_exercise_replaces_only_its_own_messages(
+    workspace: Workspace, clock: Clock
+) -> None:
+    """Its cancellation cancelled the draft in force, which then could not be."""
+    accounts, port = workspace.with_accounts(), workspace.port
+
+    @contextmanager
+    def console(more: str) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
+        parts = make_test_services(workspace, clock, f"{accounts}\n{more}")
+        parts.refresh()
+        with serve(parts, port) as client:
+            yield client, log_in(client, "a-analyst")
+
+    with console("") as (client, proof):
+        made = make(client, "Alert", proof, clock).json()["in_force"]
+    with console("exercise = true") as (client, proof):
+        assert in_force(client) is None
+        assert make(client, "Cancel", proof, clock).status_code == 409
+        assert make(client, "Alert", proof, clock).status_code == 200
+        drilled = in_force(client)
+        assert drilled not in {None, made}
+    with console("") as (client, proof):
+        assert in_force(client) == made
+        assert make(client, "Cancel", proof, clock).status_code == 200
+        cancelled, _, alert = messages(client)
+    with console("exercise = true") as (client, _):
+        assert in_force(client) == drilled
+
+    assert cancelled.findtext(f"{CAP}status") == "Draft"
+    reference = (cancelled.findtext(f"{CAP}references") or "").split(",")
+    assert reference[1] == alert.findtext(f"{CAP}identifier") == made
 
 
 def test_viewer_and_program_only_read(
