@@ -135,7 +135,12 @@ def load_places(config_path: Path, file: Path) -> None:
 
     Open pages show them within a minute. With an error in the file nothing changes.
     """
-    section = read_settings(config_path).backend
+    settings = read_settings(config_path)
+    section = settings.backend
+    from backend_spark.console.notifications.rules import (  # noqa: PLC0415
+        describe_unknown,
+        unknown_districts,
+    )
     from backend_spark.console.place_files import read_place_file  # noqa: PLC0415 - matplotlib
     from backend_spark.console.places import Gazetteer, write_places  # noqa: PLC0415
     from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow
@@ -150,6 +155,9 @@ def load_places(config_path: Path, file: Path) -> None:
     if rows.ignored:
         click.echo(f"columns that are not used: {', '.join(rows.ignored)}")
     gazetteer = Gazetteer(rows.places)
+    rules = settings.console.notifications
+    for line in describe_unknown(unknown_districts(rules, gazetteer.districts)):
+        click.echo(line)
     nodes = open_tables(section).nodes(["node", "cell"]).to_pylist()
     nameless = [
         node["node"]

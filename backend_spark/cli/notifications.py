@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,27 +30,43 @@ def notifications() -> None:
 def test_rules(config_path: Path, rule: str | None) -> None:
     """Send a test to each address, from this process.
 
-    The status is 1 if one was not accepted.
+    The status is 1 if one was not accepted, or if a rule has a district without places.
     """
     settings = read_settings(config_path)
+    sections = _sections(settings, rule)
     results = [
         _send_test(settings, section, position)
-        for section in _sections(settings, rule)
+        for section in sections
         for position in range(len(section.to))
     ]
     if not results:
         click.echo("there is no [[console.notifications]] in the settings")
-    sys.exit(0 if results and all(results) else 1)
+    are_known = _check_districts(settings, sections)
+    sys.exit(0 if results and all(results) and are_known else 1)
+
+
+def _check_districts(
+    settings: BackendSettings, sections: Sequence[NotificationSection]
+) -> bool:
+    """Print districts of rules that no place has; whether there are none."""
+    from backend_spark.console.notifications import rules  # noqa: PLC0415
+    from backend_spark.console.places import StoredPlaces  # noqa: PLC0415
+
+    places = StoredPlaces(Path(settings.backend.data)).now
+    unknown = rules.unknown_districts(sections, places.districts)
+    for line in rules.describe_unknown(unknown):
+        click.echo(line)
+    return not unknown
 
 
 def _sections(
     settings: BackendSettings, rule: str | None
-) -> Iterator[NotificationSection]:
+) -> Sequence[NotificationSection]:
     known = settings.console.notifications
     if rule is not None and rule not in {section.name for section in known}:
         names = ", ".join(section.name for section in known) or "none"
         raise click.UsageError(f"there is no rule {rule!r}; there are: {names}")
-    return (section for section in known if rule in {None, section.name})
+    return [section for section in known if rule in {None, section.name}]
 
 
 def _send_test(

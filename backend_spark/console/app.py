@@ -436,7 +436,12 @@ def make_sender(
 
     return NotificationSender(
         console=console,
-        rules=NotificationRules(console.notifications, console.exercise, districts_of),
+        rules=NotificationRules(
+            console.notifications,
+            console.exercise,
+            districts_of,
+            lambda: places.now.districts,
+        ),
         journal=journal,
         events=book,
         outbox=NotificationOutbox(outbox_path(settings)),

@@ -76,6 +76,11 @@ class Gazetteer:
             each.sort(key=lambda place: (-(place.households or 0), place.name))
         return found
 
+    @cached_property
+    def districts(self) -> frozenset[str]:
+        """Names of all districts."""
+        return frozenset(place.district for place in self.places)
+
     def in_cell(self, cell: str) -> Sequence[Place]:
         """Places of a cell, the most households first."""
         return self._of_cell.get(cell, ())
@@ -191,6 +196,8 @@ class StoredPlaces:
 
     def _read(self) -> Sequence[Place]:
         if self._version is None:
+            if self._gazetteer.places:
+                log.warning("%s is missing: there are no places; load them", self._path)
             return ()
         try:
             return decode_json(self._path.read_bytes(), list[Place])

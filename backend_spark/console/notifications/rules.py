@@ -1,7 +1,7 @@
 """Rules: who is notified of which event, and when."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,9 +17,29 @@ DistrictsOf = Callable[[str], frozenset[str]]
 """Names of the districts in which a cell lies."""
 
 
-def no_districts(_cell: str) -> frozenset[str]:
+def no_districts(*_: str) -> frozenset[str]:
     """No cell lies in a district, as without a gazetteer."""
     return frozenset()
+
+
+def unknown_districts(
+    sections: Iterable[NotificationSection], known: frozenset[str]
+) -> dict[str, list[str]]:
+    """Districts of rules that no place has, by the name of the rule."""
+    unknown = {
+        section.name: [name for name in section.districts if name not in known]
+        for section in sections
+    }
+    return {rule: names for rule, names in unknown.items() if names}
+
+
+def describe_unknown(unknown: Mapping[str, Sequence[str]]) -> list[str]:
+    """A sentence for each rule with unknown districts."""
+    return [
+        f"districts of rule {rule} must be those of places, got {', '.join(names)}: "
+        "correct the rule, or load these places (backend-spark places load)"
+        for rule, names in unknown.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -68,11 +88,13 @@ class NotificationRules:
         sections: The rules.
         exercise: Whether past data are taken as the present.
         districts_of: Districts of a cell.
+        known_districts: All districts of the places.
     """
 
     sections: tuple[NotificationSection, ...]
     exercise: bool
     districts_of: DistrictsOf = no_districts
+    known_districts: Callable[[], frozenset[str]] = no_districts
 
     def plan(self, event: Event, level: int, now_s: float) -> Iterator[Plan]:
         """Notifications about a rise of an event to a level."""
@@ -97,13 +119,28 @@ class NotificationRules:
             return False
         if not section.cells and not section.districts:
             return True
-        return event.cell is not None and self._is_inside(section, event.cell)
+        if event.cell is not None and self._is_inside(section, event.cell):
+            return True
+        return level >= DANGER and self._is_place_unknown(section, event)
+
+    def _is_place_unknown(self, section: NotificationSection, event: Event) -> bool:
+        """Whether it is not known if an event is in the places of a rule.
+
+        It is outside all cells, or no place has any of the rule's districts.
+        """
+        districts = set(section.districts)
+        are_known = not districts or districts & self.known_districts()
+        return event.cell is None or not are_known
 
     def _is_inside(self, section: NotificationSection, cell: str) -> bool:
         if self.districts_of(cell) & set(section.districts):
             return True
         place = Cell.from_token(cell)
         return any(Cell.from_token(token).contains(place) for token in section.cells)
+
+    def unknown(self) -> dict[str, list[str]]:
+        """Districts of rules that no place has, by the name of the rule."""
+        return unknown_districts(self.sections, self.known_districts())
 
     def section(self, rule: str) -> NotificationSection | None:
         """The rule with a name."""

@@ -26,7 +26,12 @@ from backend_spark.console.notifications.outbox import (
     StoredNotification,
     row_of,
 )
-from backend_spark.console.notifications.rules import NotificationRules, Plan, Target
+from backend_spark.console.notifications.rules import (
+    NotificationRules,
+    Plan,
+    Target,
+    describe_unknown,
+)
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
 from service_runtime.errors import FieldError
@@ -92,6 +97,7 @@ class NotificationSender:
     _pinged_s: float = 0.0
     _pinging: bool = False
     _obstacle: str = ""
+    _unknown: str = ""
 
     def __post_init__(self) -> None:
         """Start no thread before the first delivery."""
@@ -109,6 +115,7 @@ class NotificationSender:
             sqlite3.Error: The outbox cannot be written. Deliveries begin nevertheless.
         """
         now_s = self.clock()
+        self._report_unknown()
         try:
             self._forget_lost()
             self._record_deliveries()
@@ -116,6 +123,15 @@ class NotificationSender:
         finally:
             self._begin_deliveries(now_s)
             self._ping(now_s)
+
+    def _report_unknown(self) -> None:
+        """Log the unknown districts of rules at the start and when they change."""
+        unknown = "; ".join(describe_unknown(self.rules.unknown()))
+        if unknown and unknown != self._unknown:
+            log.error("%s", unknown)
+        elif self._unknown and not unknown:
+            log.warning("the districts of all rules are known again")
+        self._unknown = unknown
 
     def _forget_lost(self) -> None:
         """Plan again from where the journal ended at the start, if it was replaced."""
@@ -366,7 +382,7 @@ class NotificationSender:
             return "notifications are late; console-notifications log lists them"
         if not self.is_judged():
             return "no cell has a level of the last 30 minutes; see backend-score"
-        return ""
+        return self._unknown
 
     def _heartbeat(self, url: str) -> None:
         try:

@@ -54,12 +54,14 @@ def test(
 
 def _view(services: ConsoleServices) -> dict[str, Any]:
     sender = services.notifications
+    unknown = sender.rules.unknown()
     rules = [
         {
             "name": rule.name,
             "from_level": rule.from_level,
             "unacknowledged_min": rule.unacknowledged_min,
             "addresses": len(rule.to),
+            "unknown_districts": unknown.get(rule.name, []),
         }
         for rule in sender.rules.sections
     ]

@@ -698,7 +698,7 @@ def test_rises_meanwhile_are_one_message(
 
 
 def test_rule_selects_by_level_place_and_exercise(
-    make_console: MakeConsole, hook: Receiver
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
 ) -> None:
     """An exercise notifies only where a rule says so, and the title says it."""
     wide = SLOPES[0].cell.parent(8).token
@@ -711,6 +711,7 @@ def test_rule_selects_by_level_place_and_exercise(
         + rule(hook.url, 'exercises = true\ndistricts = ["大谷"]', "district")
         + rule(hook.url, "", "real")
     )
+    write_places(tmp_path / "data", [Place(district="大谷", cells=(other,))])
     console.services.notifications.present = console.clock
     console.rise(4)
     console.step()
@@ -725,7 +726,7 @@ def test_districts_and_names_are_those_of_the_places(
     """A change of the places is followed at once."""
     more = rule(hook.url, 'districts = ["大谷"]\nlanguage = "en"')
     console = make_console(more)
-    console.rise(4)
+    console.rise(3)
     console.step()
     assert console.states() == []
     places = [Place(district="大谷", slope="東", cells=(CELL,))]
@@ -736,6 +737,80 @@ def test_districts_and_names_are_those_of_the_places(
     assert hook.bodies()[0]["title"].endswith(
         "Equivalent to level 5 (a cut wire) 大谷 東"
     )
+
+
+UNKNOWN = "districts of rule duty must be those of places, got 大谷地区"
+
+
+def test_rule_of_unknown_districts_is_named_and_not_silent(
+    make_console: MakeConsole,
+    hook: Receiver,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A renamed district: level 5 reached nobody, and every check passed."""
+    more = rule(hook.url, 'districts = ["大谷地区"]')
+    old, new = (Place(district=name, cells=(CELL,)) for name in ("大谷地区", "大谷"))
+    with receiver(free_port()) as pinged:
+        console = make_console(f'heartbeat = "{pinged.url}"\n{more}')
+        write_places(tmp_path / "data", [old, new])
+        console.rise(3)
+        console.step()
+        assert len(pinged.requests) == 1
+        write_places(tmp_path / "data", [new])
+        console.rise(4, SLOPES[1].cell.token)
+        console.step(60)
+        assert len(pinged.requests) == 1
+        write_places(tmp_path / "data", [old])
+        console.rise(5, SLOPES[2].cell.token)
+        console.step(60)
+        assert len(pinged.requests) == 2
+
+    assert [body["events"][0]["level"] for body in hook.bodies()] == [3, 4]
+    named = [text for text in caplog.messages if UNKNOWN in text]
+    assert len(named) == 2  # once of the rules, once of the heartbeat
+    assert any("districts of all rules are known" in each for each in caplog.messages)
+
+
+def test_rule_of_a_place_has_alarms_of_nodes_outside_all_cells(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """Of level 4 and more; whose slope it is is not known."""
+    places = [Place(district="大谷", cells=(CELL,))]
+    write_places(tmp_path / "data", places)
+    more = f'cells = ["{CELL}"]\ndistricts = ["大谷"]'
+    console = make_console(rule(hook.url, more))
+    for level, node in ((3, "a-1"), (4, "b-1")):
+        at = int(console.clock())
+        alarm = replace(sign(level, at, f"node:{node}"), node=node)
+        console.services.events.add(alarm, at)
+    console.step()
+
+    assert [each["level"] for each in hook.bodies()[0]["events"]] == [4]
+
+
+def test_commands_and_page_name_unknown_districts(
+    workspace: Workspace, hook: Receiver, clock: Clock
+) -> None:
+    """The test of the rules fails, and the load of other places says so."""
+    more = rule(hook.url, 'districts = ["大谷地区"]')
+    config = str(workspace.config(more))
+    table = workspace.folder / "places.csv"
+    table.write_text("地区名,緯度,経度\n大谷,33.575,133.5\n", encoding="utf-8")
+    load = ["places", "load", "--config", config, str(table)]
+    loaded = CliRunner().invoke(cli, load)
+    test = ["console-notifications", "test", "--config", config]
+    tested = CliRunner().invoke(cli, test)
+    parts = make_test_services(workspace, clock, more)
+    with serve_console(parts, workspace.port) as client:
+        (shown,) = client.get("/api/notifications").json()["rules"]
+    parts.notifications.close()
+
+    assert loaded.exit_code == 0
+    assert UNKNOWN in loaded.output
+    assert tested.exit_code == 1
+    assert UNKNOWN in tested.output
+    assert shown["unknown_districts"] == ["大谷地区"]
 
 
 def test_escalation_only_while_nobody_has_decided(

@@ -352,6 +352,7 @@ const TEXTS = {
   notificationAfter: ["（{n} 分以内に対応がない場合）", "(when nobody decides within {n} min)"],
   notificationTest: ["試験送信", "Send a test"],
   noRules: ["通知先は設定されていません（console.notifications）", "No notifications are set (console.notifications)"],
+  unknownDistricts: ["地区「{names}」は場所の一覧にありません。この地区の事象は通知されないことがあります。通知の設定か、場所の一覧を直してください", "No place has the district {names}: events there may not be notified. Correct the rule, or load the places"],
   notification_waiting: ["送信待ち", "waiting"],
   notification_delivered: ["送信済み", "delivered"],
   notification_not_needed: ["不要（確認済み）", "not needed (acknowledged)"],

@@ -3,10 +3,10 @@ import { el, replace } from "./dom";
 import { disableWhile } from "./actions";
 import { get, post, type Session } from "./api";
 import type { NotificationLine } from "./eventFields";
-import { formatTime, t, type Key } from "./i18n";
+import { currentLanguage, formatTime, t, type Key } from "./i18n";
 
 interface View {
-  rules: { name: string; from_level: number; unacknowledged_min: number; addresses: number }[];
+  rules: { name: string; from_level: number; unacknowledged_min: number; addresses: number; unknown_districts: string[] }[];
   notifications: (NotificationLine & { id: number })[];
 }
 
@@ -25,7 +25,8 @@ export class Notifications {
   private show(view: View): void {
     const late = view.notifications.filter((line) => line.state === "waiting" && line.attempts.length > 0).length;
     replace(this.box.querySelector("summary") as HTMLElement, t("notifications"), late ? el("b", { class: "late" }, t("notificationsLate", { n: late })) : null);
-    const rules = view.rules.map((rule) => el("li", {}, el("b", {}, rule.name), ` ${t("eventFromLevel", { n: rule.from_level })} ${rule.unacknowledged_min ? t("notificationAfter", { n: rule.unacknowledged_min }) : ""}`, this.session.role === "chief" ? el("button", { type: "button", "data-test": rule.name, onclick: () => this.test(rule.name) }, t("notificationTest")) : null));
+    const unknown = (names: string[]) => (names.length ? el("b", { class: "problem" }, t("unknownDistricts", { names: names.join(currentLanguage() === "ja" ? "、" : ", ") })) : null);
+    const rules = view.rules.map((rule) => el("li", {}, el("b", {}, rule.name), ` ${t("eventFromLevel", { n: rule.from_level })} ${rule.unacknowledged_min ? t("notificationAfter", { n: rule.unacknowledged_min }) : ""}`, this.session.role === "chief" ? el("button", { type: "button", "data-test": rule.name, onclick: () => this.test(rule.name) }, t("notificationTest")) : null, unknown(rule.unknown_districts)));
     replace(this.rules, ...(rules.length ? rules : [el("li", {}, t("noRules"))]));
     replace(this.lines, ...view.notifications.map(notificationLine));
   }
