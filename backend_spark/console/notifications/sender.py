@@ -98,6 +98,7 @@ class NotificationSender:
     _pinging: bool = False
     _obstacle: str = ""
     _unknown: str = ""
+    _is_closed: bool = False
 
     def __post_init__(self) -> None:
         """Start no thread before the first delivery."""
@@ -109,11 +110,13 @@ class NotificationSender:
         self._heartbeats = ThreadPoolExecutor(1, "heartbeat")
 
     def step(self) -> None:
-        """Plan, and begin the deliveries that are due.
+        """Plan, and begin the deliveries that are due; nothing after `close`.
 
         Raises:
             sqlite3.Error: The outbox cannot be written. Deliveries begin nevertheless.
         """
+        if self._is_closed:
+            return
         now_s = self.clock()
         self._report_unknown()
         try:
@@ -171,8 +174,7 @@ class NotificationSender:
             reached = self._reached.get(each.id, frozenset())
             groups.setdefault((each.target, reached), []).append(each)
         for (target, _), group in groups.items():
-            if self._take(target, now_s):
-                self._pool.submit(self._deliver, target, group)
+            self._begin_delivery(target, group, now_s)
         for number, state in over.items():
             self.outbox.drop(number, state)
             self._reached.pop(number, None)
@@ -228,14 +230,16 @@ class NotificationSender:
             return NotificationState.NOT_NEEDED
         return None
 
-    def _take(self, target: Target, now_s: float) -> bool:
-        """Whether a delivery to a target may begin."""
+    def _begin_delivery(
+        self, target: Target, batch: Sequence[StoredNotification], now_s: float
+    ) -> None:
+        """Begin a delivery to a target, if it may."""
         with self._lock:
             last_s = self._sent_s.get(target, 0.0)
-            if target in self._busy or 0 <= now_s - last_s < MERGE_S:
-                return False
-            self._busy.add(target)
-            return True
+            is_early = target in self._busy or 0 <= now_s - last_s < MERGE_S
+            if not is_early and not self._is_closed:
+                self._busy.add(target)
+                self._pool.submit(self._deliver, target, batch)
 
     def _deliver(self, target: Target, batch: Sequence[StoredNotification]) -> None:
         """Deliver a batch, in a thread of the pool."""
@@ -371,8 +375,10 @@ class NotificationSender:
             if obstacle != before:
                 log.error("no heartbeat: %s", obstacle)
             return
-        self._pinged_s, self._pinging = now_s, True
-        self._heartbeats.submit(self._heartbeat, self.console.heartbeat)
+        with self._lock:
+            if not self._is_closed:
+                self._pinged_s, self._pinging = now_s, True
+                self._heartbeats.submit(self._heartbeat, self.console.heartbeat)
 
     def _find_obstacle(self, now_s: float) -> str:
         """What keeps warnings from their receivers; empty if nothing does."""
@@ -399,7 +405,9 @@ class NotificationSender:
             return bool(self._busy) or self._pinging
 
     def close(self) -> None:
-        """Begin no more deliveries."""
+        """Begin no more deliveries; those that have begun are finished."""
+        with self._lock:
+            self._is_closed = True
         for pool in (self._pool, self._heartbeats):
             pool.shutdown(wait=False, cancel_futures=True)
 

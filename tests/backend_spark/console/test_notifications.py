@@ -675,6 +675,28 @@ def test_delivery_that_ends_while_others_begin_is_not_repeated(
     assert [each["outcome"] for each in outbox.attempts(stored.id)] == ["delivered"]
 
 
+def test_delivery_is_finished_when_the_console_stops(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The next step ended the process with a traceback, and the mail came twice."""
+    heartbeat = f'heartbeat = "{Receiver(free_port()).url}"'
+    hook.may_answer.clear()
+    console = make_console(f"{heartbeat}\n{rule(hook.url)}")
+    console.rise(4)
+    console.sender.step()
+    wait_until(lambda: hook.requests)
+    console.sender.close()
+    console.rise(5, SLOPES[1].cell.token)
+    console.clock.now_s += 60.0  # a heartbeat is due, too
+    console.sender.step()
+    hook.may_answer.set()
+    wait_until(lambda: console.states() == ["delivered"])
+    again = make_console(rule(hook.url))
+    again.step(MERGE_S)
+
+    assert [body["events"][0]["level"] for body in hook.bodies()] == [4, 5]
+
+
 def test_rises_meanwhile_are_one_message(
     make_console: MakeConsole, hook: Receiver, clock: Clock
 ) -> None:
