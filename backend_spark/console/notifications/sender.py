@@ -45,6 +45,9 @@ when the console first reads old tables."""
 MERGE_S: Final = 20.0
 """Least time between two messages to one target; more rises meanwhile are merged."""
 
+MAX_EVENTS: Final = 200
+"""Most events in a message that has all their data, about 1 kB each."""
+
 MAX_WORKERS: Final = 64
 """Deliveries at a time: more than a console has addresses, and fewer than the threads
 that its unit allows. A thread is started when all others are busy."""
@@ -242,20 +245,32 @@ class NotificationSender:
                 self._pool.submit(self._deliver, target, batch)
 
     def _deliver(self, target: Target, batch: Sequence[StoredNotification]) -> None:
-        """Deliver a batch, in a thread of the pool."""
+        """Deliver a batch, or its most urgent part, in a thread of the pool."""
         began_s = self.clock()
         try:
-            is_begun = self._begin(batch, began_s)
-            problem = self._send(target, batch)
+            part = batch[: self._most_events(target)]
+            is_begun = self._begin(part, began_s)
+            problem = self._send(target, part)
             ended_s = self.clock()
-            if not problem or not is_begun:
+            # The rest of a batch follows at once.
+            if not is_begun or (not problem and len(part) == len(batch)):
                 self._sent_s[target] = ended_s
-            self._end(batch, problem, None if is_begun else began_s, ended_s)
+            self._end(part, problem, None if is_begun else began_s, ended_s)
         except Exception:
             log.exception("delivery to %s failed; it is repeated", target.rule)
         finally:
             with self._lock:
                 self._busy.discard(target)
+
+    def _most_events(self, target: Target) -> int | None:
+        """Most events in a message to a target; None where its size is limited."""
+        section = self.rules.section(target.rule)
+        has_data = section is not None and section.format == "json"
+        try:
+            is_bounded = not has_data or not channels.is_webhook(self._address(target))
+        except (DeliveryError, FieldError):  # reported when it is used
+            is_bounded = True
+        return None if is_bounded else MAX_EVENTS
 
     def _begin(self, batch: Sequence[StoredNotification], now_s: float) -> bool:
         """Record the begin of an attempt; False if the outbox cannot be written."""

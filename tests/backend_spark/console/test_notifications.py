@@ -49,7 +49,7 @@ from backend_spark.console.notifications.outbox import (
     NotificationState,
     StoredNotification,
 )
-from backend_spark.console.notifications.sender import MERGE_S
+from backend_spark.console.notifications.sender import MAX_EVENTS, MERGE_S
 from backend_spark.console.notifications.settings import JST, QuietHours
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import when
@@ -698,24 +698,46 @@ def test_delivery_is_finished_when_the_console_stops(
 
 
 def test_rises_meanwhile_are_one_message(
-    make_console: MakeConsole, hook: Receiver, clock: Clock
+    make_console: MakeConsole, hook: Receiver
 ) -> None:
     """The first goes out at once, a thousand more together; the highest is named."""
-    console = make_console(rule(hook.url))
+    console = make_console(rule(hook.url, 'format = "slack"'))
     console.rise(3)
     console.step()
-    with console.services.events.batch():
-        for number in range(1000):
-            level, slope = 4 if number == 500 else 3, f"{number:04x}"
-            console.services.events.add(sign(level, clock(), slope), clock())
+    rise_on_many(console, 1000)
     console.step(1)
     assert len(hook.requests) == 1
     console.step(MERGE_S)
     _, body = hook.bodies()
 
-    assert "レベル4相当" in body["title"]
-    assert "ほか 999 か所" in body["title"]
-    assert len(body["events"]) == 1000
+    assert "レベル4相当" in body["text"]
+    assert "ほか 999 か所" in body["text"]
+    assert set(console.states()) == {"delivered"}
+
+
+def rise_on_many(console: Console, count: int) -> None:
+    """Let many slopes rise to level 3 together, and the middle one to level 4."""
+    with console.services.events.batch():
+        for number in range(count):
+            level, slope = 4 if number == count // 2 else 3, f"{number:04x}"
+            at_s = console.clock()
+            console.services.events.add(sign(level, at_s, slope), at_s)
+
+
+def test_message_with_all_data_has_a_largest_size(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """A receiver that refused a large one (413) never got anything again."""
+    console = make_console(rule(hook.url))
+    rise_on_many(console, 2 * MAX_EVENTS + 50)
+    for _ in range(3):
+        console.step(1)
+    bodies = hook.bodies()
+
+    counts = [len(body["events"]) for body in bodies]
+    assert counts == [MAX_EVENTS, MAX_EVENTS, 50]
+    assert bodies[0]["events"][0]["level"] == 4
+    assert len({body["id"] for body in bodies}) == 3
     assert set(console.states()) == {"delivered"}
 
 
