@@ -103,11 +103,14 @@ def find_subject(topic: str, incoming: IncomingMessage) -> BrokerInfo | None:
 
 
 def is_command(topic: str, incoming: IncomingMessage) -> bool:
-    """Whether a message is a command of an administrator."""
+    """Whether a message is a command of an administrator.
+
+    Brokers of the original add themselves, again and again, as an administrator does.
+    """
     return topic in _COMMANDS and incoming.content != AREA_REQUEST_CONTENT
 
 
-_COMMANDS: Final = frozenset({GATEWAY_SET, GATEWAY_FORGET, BROKER_ADD, BROKER_REMOVE})
+_COMMANDS: Final = frozenset({GATEWAY_SET, GATEWAY_FORGET, BROKER_REMOVE})
 
 
 _SUBJECTS: Final[Mapping[str, Callable[[bytes], BrokerInfo]]] = {
