@@ -144,6 +144,9 @@ class _Gateways:
 
     endpoints: list[Endpoint]
 
+    def cached_gateways(self) -> list[Endpoint]:
+        return self.ranked_gateways()
+
     def ranked_gateways(self) -> list[Endpoint]:
         return self.endpoints
 
