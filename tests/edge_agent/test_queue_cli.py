@@ -201,7 +201,7 @@ def test_files_that_root_makes_belong_to_the_user_of_the_agent(tmp_path: Path) -
     folder.mkdir()
     os.chown(folder, 12345, 12346)
     path = tmp_path / "node.toml"
-    path.write_text(NODE.format(folder=folder))
+    path.write_text(NODE.format(folder=folder, node="n1"))
 
     def run_by_root(*arguments: str, text: str = "") -> set[tuple[int, int]]:
         done = CliRunner().invoke(cli, [*arguments, "--config", str(path)], text)
@@ -229,7 +229,7 @@ def test_links_in_the_folder_of_the_agent_reach_no_file_of_root(
     folder.mkdir()
     os.chown(folder, 12345, 12346)
     path = tmp_path / "node.toml"
-    path.write_text(NODE.format(folder=folder))
+    path.write_text(NODE.format(folder=folder, node="n1"))
     link = folder / f"queue.db.{name}"
     if name == "lock":
         link.symlink_to(victim)  # root would make the file

@@ -593,6 +593,9 @@ class Gateways:
     def __init__(self, *ranked: Endpoint) -> None:
         self._ranked = list(ranked)
 
+    def cached_gateways(self) -> list[Endpoint]:
+        return self.ranked_gateways()
+
     def ranked_gateways(self) -> list[Endpoint]:
         return self._ranked
 
