@@ -146,6 +146,11 @@ class Criteria:
             if self.limit_mm(level, at_rain_mm) == NOT_JUDGED_MM
         )
 
+    @property
+    def judges_rain(self) -> bool:
+        """Whether rain can reach some level."""
+        return self.not_judged != JUDGED_LEVELS
+
     def limit_mm(self, level: int, r60_mm: float) -> float:
         """Criterion of a level at a 60-minute rain; `NOT_JUDGED_MM` without one."""
         if level == WARNING_LEVEL:

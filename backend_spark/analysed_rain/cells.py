@@ -27,7 +27,7 @@ from backend_spark.tables.schemas import UTC_TIME
 from backend_spark.tables.store import Folder
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
-from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -243,7 +243,7 @@ def _row(
         index[0], at_us / 1_000_000, hourly[hour][0] if hour else None
     )
     found, is_held = _judge(state, hourly[last][0] if last else None, criteria)
-    is_judged = criteria.not_judged != JUDGED_LEVELS
+    is_judged = criteria.judges_rain
     reasons = [found.reason] if found else []
     if found or not is_judged:
         reasons += not_judged_reasons(criteria)

@@ -28,9 +28,9 @@ from backend_spark.scoring.holds import (
     PresentLevel,
 )
 from backend_spark.scoring.observation import step_end_s
+from backend_spark.tables.current import read_newest, sql_time
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import UTC_TIME
-from backend_spark.tables.store import Folder
+from backend_spark.tables.store import Folder, open_table
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -100,23 +100,25 @@ class SilentCells:
                 last[cell] = max(newest, _with_times(row), key=_at)
         return found
 
+    def with_analyses(self, earliest_us: Mapping[str, int]) -> dict[str, int]:
+        """Those of some cells whose newest row was one by the analyses."""
+        bases = self._known_bases()
+        return {cell: us for cell, us in earliest_us.items() if cell in bases}
+
     def rows_after(
         self, earliest_us: Mapping[str, int], levels: AnalysedLevels
     ) -> list[Row]:
         """The rows by the analyses after the newest readings of cells, made again.
 
         Args:
-            earliest_us: Cells whose readings were scored, and Unix microseconds of the
-                first of these.
+            earliest_us: Cells of `with_analyses` whose readings were scored, and Unix
+                microseconds of the first of these.
             levels: Levels by the analyses.
         """
         bases = self._known_bases()
-        touched = earliest_us.keys() & bases.keys()
-        if not touched:
-            return []
-        changed = self._newest_by_readings({c: earliest_us[c] for c in touched})
+        changed = self._newest_by_readings(earliest_us)
         bases.update(changed)
-        for cell, row in self._newest(touched).items():
+        for cell, row in self._newest(earliest_us).items():
             if row["n_nodes"]:
                 del bases[cell]
         times_us = self._times_after({c: bases[c] for c in changed if c in bases})
@@ -152,13 +154,13 @@ class SilentCells:
             newest = tables.newest().select(["cell", "n_nodes"])
             without = pc.equal(pc.fill_null(newest["n_nodes"], 1), 0)
             cells = set(newest.filter(without)["cell"].to_pylist())
-            ends_s = {
-                row["cell"]: step_end_s(row["at"].timestamp())
+            ends = {
+                row["cell"]: _time(step_end_s(row["at"].timestamp()) * _MICRO)
                 for row in tables.nodes(["cell", "at"]).sort_by("at").to_pylist()
                 if row["cell"] in cells and row["at"] is not None
             }
-            is_end = ds.field("at").isin(_times({*ends_s.values()}))
-            known = self._by_readings(ends_s, is_end)
+            steps = ", ".join(map(sql_time, sorted({*ends.values()})))
+            known = self._by_readings(ends, f"at IN ({steps})")
             known |= self._held_by_readings(cells - known.keys())
             self._bases = dict.fromkeys(cells, NO_READINGS) | known
         return self._bases
@@ -173,27 +175,19 @@ class SilentCells:
             return {}
         hold = timedelta(seconds=max(self.limits.hold_s, LOW_HOLD_S))
         since = max(row["at"] for row in newest.values()) - hold
-        return self._by_readings(newest, ds.field("at") >= since)
+        return self._by_readings(newest, f"at >= {sql_time(since)}")
 
     def _newest_by_readings(self, since_us: Mapping[str, int]) -> dict[str, Row]:
         """The newest row by readings of each cell, if it is not before a time."""
         since = _time(min(since_us.values(), default=0))
-        found = self._by_readings(since_us, ds.field("at") >= since)
+        found = self._by_readings(since_us, f"at >= {sql_time(since)}")
         return {c: row for c, row in found.items() if row["at"] >= _time(since_us[c])}
 
-    def _by_readings(
-        self, cells: Collection[str], condition: ds.Expression
-    ) -> dict[str, Row]:
+    def _by_readings(self, cells: Collection[str], condition: str) -> dict[str, Row]:
         """The newest row by readings of each cell, of those that meet a condition."""
-        is_wanted = ds.field("cell").isin(pa.array(sorted(cells), pa.string()))
-        is_wanted &= condition & (ds.field("n_nodes") > 0)
-        dataset = DeltaTables(self.tables).dataset("levels")
-        keys = dataset.to_table(["cell", "at"], filter=is_wanted)
-        newest = keys.group_by("cell").aggregate([("at", "max")]).to_pylist()
-        ends = {row["cell"]: row["at_max"] for row in newest}
-        is_end = ds.field("at").isin(pa.array(sorted({*ends.values()}), UTC_TIME))
-        rows = dataset.to_table(list(COLUMNS), filter=is_wanted & is_end).to_pylist()
-        return {r["cell"]: r for r in rows if r["at"] == ends[r["cell"]]}
+        levels = open_table(self.tables / "levels")
+        rows = read_newest(levels, COLUMNS, cells, f"n_nodes > 0 AND {condition}")
+        return {row["cell"]: row for row in rows}
 
     def _newest(self, cells: Collection[str]) -> dict[str, Row]:
         """The newest row of each cell."""
@@ -267,7 +261,3 @@ def _at(row: Row) -> datetime:
 
 def _time(us: int) -> datetime:
     return datetime.fromtimestamp(us / _MICRO, UTC)
-
-
-def _times(ends_s: Iterable[int]) -> pa.Array:
-    return pa.array([end_s * _MICRO for end_s in sorted(ends_s)], UTC_TIME)

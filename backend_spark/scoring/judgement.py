@@ -7,7 +7,7 @@ from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.observation import Observation, last_suspects
 from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.reviews import is_counted_after_review
-from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.criteria import Criteria
 from slope_science.findings import (
     LOWEST,
     Finding,
@@ -84,10 +84,10 @@ def _within_criteria(
     Rain that is not judged at all gives no level 1. Where it reaches a criterion, the
     reasons name the higher levels that it cannot reach.
     """
-    is_never_judged = len(criteria.not_judged) == len(JUDGED_LEVELS)
-    if is_never_judged or _rain_finding(rain, criteria):
+    is_judged = criteria.judges_rain
+    if not is_judged or _rain_finding(rain, criteria):
         reasons += not_judged_reasons(criteria)
-    return None if is_never_judged and level == LOWEST else level, reasons
+    return level if is_judged or level > LOWEST else None, reasons
 
 
 def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:

@@ -368,9 +368,12 @@ class ScoringPipeline:
         scored = self._scored_import()
         if scored < 0:  # no analyses, or a replay
             return
+        touched = self.silent.with_analyses(changes.earliest_us)
+        if not touched:
+            return
         criteria = self.cell_rules.current_table()
         analysed = AnalysedLevels(self.tables, criteria, scored)
-        rows = self.silent.rows_after(changes.earliest_us, analysed)
+        rows = self.silent.rows_after(touched, analysed)
         self._write_analysed(rows, changes.news)
 
     def _write_analysed(

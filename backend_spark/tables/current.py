@@ -322,7 +322,7 @@ class _Merge:
         where = _of_cells(tokens)
         if reach_us > 0:
             reach = datetime.fromtimestamp(reach_us // _MICRO, UTC)
-            where += f" AND at >= {_time(reach)}"
+            where += f" AND at >= {sql_time(reach)}"
         query = f"SELECT cell, at, level FROM t WHERE {where} ORDER BY cell, at"  # noqa: S608 - literals
         result = QueryBuilder().register("t", self._levels).execute(query)
         schema = pa.schema([LEVELS.field(name) for name in _KEYS])
@@ -391,22 +391,31 @@ def read_newest_before(
     for span in LOOK_BACK:
         begin = max(since, until - span) if span < until - since else since
         if missing:
-            found = _newest_within(levels, columns, missing, (begin, end))
+            where = f"at >= {sql_time(begin)} AND at <= {sql_time(end)}"
+            found = read_newest(levels, columns, missing, where)
             missing -= {row["cell"] for row in found}
             rows += found
         end = begin
     return rows
 
 
-def _newest_within(
+def read_newest(
     levels: DeltaTable,
     columns: Sequence[str],
     cells: Collection[str],
-    between: tuple[datetime, datetime],
+    condition: str,
 ) -> list[dict[str, Any]]:
-    """The newest row of each cell in one window; no other row stays in memory."""
-    begin, end = map(_time, between)
-    where = f"{_of_cells(sorted(cells))} AND at >= {begin} AND at <= {end}"
+    """The newest row of each cell that meets a condition; no other stays in memory.
+
+    Args:
+        levels: Opened gold.
+        columns: Columns to read, with `cell` and `at`.
+        cells: Tokens of the cells.
+        condition: Condition in SQL; its times are those of `sql_time`.
+    """
+    if not cells:
+        return []
+    where = f"{_of_cells(sorted(cells))} AND {condition}"
     last = f"SELECT cell, max(at) AS at FROM t WHERE {where} GROUP BY cell"  # noqa: S608 - literals
     keys = (row for part in _ask(levels, last, _KEYS[:2]) for row in part.to_pylist())
     newest = {row["cell"]: row["at"] for row in keys if row["cell"] in cells}
@@ -414,7 +423,7 @@ def _newest_within(
         return []
     there = {field.name for field in levels.schema().fields}
     known = ", ".join(f'"{name}"' for name in columns if name in there)
-    steps = ", ".join(_time(at) for at in sorted(set(newest.values())))
+    steps = ", ".join(map(sql_time, sorted(set(newest.values()))))
     query = f"SELECT {known} FROM t WHERE {where} AND at IN ({steps})"  # noqa: S608 - literals
     return [
         row
@@ -445,7 +454,8 @@ def _of_cells(tokens: Sequence[str]) -> str:
     return bounds + few * (len(texts) <= CELLS_AT_ONCE)
 
 
-def _time(at: datetime) -> str:
+def sql_time(at: datetime) -> str:
+    """A time as a literal in SQL."""
     return f"TIMESTAMP '{at.isoformat()}'"
 
 

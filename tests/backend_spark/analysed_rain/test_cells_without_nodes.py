@@ -61,7 +61,9 @@ class SilentCell:
         pipeline = self.pipeline
         levels = AnalysedLevels(pipeline.tables, pipeline.cell_rules.table, 99)
         first_us = round((AT_S + 60 * minutes) * 1e6)
-        return pipeline.silent.rows_after({self.cell: first_us}, levels)
+        touched = pipeline.silent.with_analyses({self.cell: first_us})
+        assert touched
+        return pipeline.silent.rows_after(touched, levels)
 
     def newest(self) -> dict[str, Any]:
         """Its newest row."""
