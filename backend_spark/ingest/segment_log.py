@@ -229,7 +229,7 @@ BYTES_PER_TASK = 256 * 1024
 
 SETTLED_S: Final = 120.0
 """Age of a segment from which on no client of NFS has an older listing in its cache,
-nor remembers that a file was missing (``acdirmax``: 60 s)."""
+nor caches that a file was missing (``acdirmax``: 60 s)."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Message rates of distributed brokers, and the command that starts or stops a server.
 
-It also knows which brokers are connected.
+It also gives the brokers without a connection.
 
 Source: mosquitto(8), ``$SYS/broker/publish/messages/received``: PUBLISH packets since
 the broker's start, published every ``sys_interval`` (10 s) when the count has changed.

@@ -166,14 +166,20 @@ def test_missing_topic_is_an_error(kafka: KafkaCluster) -> None:
         log.bounds()
 
 
+def log_without_its_begin(kafka: KafkaCluster) -> KafkaLog:
+    """A log of six records, of which Kafka has deleted four."""
+    writer = KafkaWriter(section(kafka), "a")
+    for seq in range(6):
+        writer.write([row(seq)])
+    kafka.delete_before(TOPIC, 0, 4)
+    return KafkaLog(section(kafka))
+
+
 def test_records_deleted_before_they_were_read_are_reported(
     kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Reading continues with the oldest that is left."""
-    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
-    for seq in range(6):
-        writer.write([row(seq)])
-    kafka.delete_before(TOPIC, 0, 4)
+    log = log_without_its_begin(kafka)
     with caplog.at_level(logging.ERROR):
         names = log.between({STREAM: 1}, {STREAM: 5})
         log.between({STREAM: 1}, {STREAM: 5})
@@ -187,11 +193,8 @@ def test_records_deleted_before_they_were_read_are_reported(
 def test_records_deleted_before_the_first_reading_are_reported(
     kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not by ingest, whose earlier runs knew their ids."""
-    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
-    for seq in range(6):
-        writer.write([row(seq)])
-    kafka.delete_before(TOPIC, 0, 4)
+    """Not by ingest, whose earlier runs have read their ids."""
+    log = log_without_its_begin(kafka)
     ids = MessageIdSet()
     with caplog.at_level(logging.ERROR):
         ids.read_new_rows(KafkaLog(section(kafka)))

@@ -59,15 +59,17 @@ def seqs(log: SegmentLog, start: LogOffset, end: LogOffset) -> list[int]:
     return [name.seq for name in log.between(start, end)]
 
 
+def open_log(folder: Path) -> tuple[SegmentWriter, SegmentLog, list[float]]:
+    """A stream, the log in its folder, and the clock of that."""
+    now_s = [0.0]
+    return SegmentWriter(folder, "a.01"), SegmentLog(folder, lambda: now_s[0]), now_s
+
+
 def test_reader_waits_for_a_segment_that_a_listing_misses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On NFS another machine may list a later one first; deleted ones are skipped."""
-    now_s = [0.0]
-    writer, log = (
-        SegmentWriter(tmp_path, "a.01"),
-        SegmentLog(tmp_path, lambda: now_s[0]),
-    )
+    writer, log, now_s = open_log(tmp_path)
     paths = [writer.append([row(seq)]) for seq in range(4)]
     now_s[0] = paths[3].stat().st_mtime + 60.0
     end = {"a.01": 3}
@@ -103,11 +105,7 @@ def test_new_reader_begins_after_trimmed_segments(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is reported; a listing that misses the first ones is waited for."""
-    now_s = [0.0]
-    writer, log = (
-        SegmentWriter(tmp_path, "a.01"),
-        SegmentLog(tmp_path, lambda: now_s[0]),
-    )
+    writer, log, now_s = open_log(tmp_path)
     paths = [writer.append([row(seq)]) for seq in range(3)]
     for path in paths[:2]:
         path.unlink()

@@ -103,10 +103,10 @@ export class State extends EventTarget {
   listen(): void {
     this.source?.close();
     this.isPaused = false;
-    this.hear(SILENT_MS);
+    this.restartWatch(SILENT_MS);
     this.watch ||= window.setInterval(() => this.checkSilence(), SILENT_MS / 5);
     this.source = new EventSource("api/live");
-    this.source.addEventListener("open", () => this.hear(FIRST_MS));
+    this.source.addEventListener("open", () => this.restartWatch(FIRST_MS));
     this.source.addEventListener("now", (message) => this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
       this.showOffline();
@@ -128,7 +128,7 @@ export class State extends EventTarget {
     this.listen();
   }
 
-  private hear(limitMs: number): void {
+  private restartWatch(limitMs: number): void {
     this.heardMs = performance.now();
     this.limitMs = limitMs;
   }
@@ -136,7 +136,7 @@ export class State extends EventTarget {
   // Another tab listens while this one is hidden.
   private pause(events: OpenEvents): void {
     if (!this.now) return;
-    this.hear(SILENT_MS);
+    this.restartWatch(SILENT_MS);
     this.events = events;
     this.isQuiet = true;
     this.emit("events");
@@ -171,7 +171,7 @@ export class State extends EventTarget {
   }
 
   private onEvent(event: LiveEvent): void {
-    this.hear(SILENT_MS);
+    this.restartWatch(SILENT_MS);
     this.isQuiet = false;
     this.events = event.events;
     this.others.received(event.events);

@@ -28,7 +28,7 @@ export interface Limit {
 
 const LEVEL_COLOURS: Record<number, string> = { 2: "#8f8700", 3: "#e02400", 4: "#aa00aa", 5: "#0c000c" };
 
-// Lines of levels; of whom, where there are several.
+// Lines of levels, with their nodes where there are several.
 export function levelLimits(pairs: LevelLimit[], whose = ""): Limit[] {
   return pairs.map(([level, value]) => ({ label: `${t("level", { n: level })} ${whose}`.trim(), value, colour: LEVEL_COLOURS[level] ?? "#333" }));
 }
