@@ -81,15 +81,25 @@ def gauge(name: str, doc: str, value: float) -> Metric:
     return Metric(name, "gauge", doc, (MetricSample(value),))
 
 
-def collect_loop_silence(watchdog: LoopWatchdog) -> Metric:
-    """Time since the last heartbeat of each loop of a process."""
-    silences = sorted(watchdog.silence_by_loop_s().items())
-    return Metric(
-        "yamamori_loop_silence_seconds",
-        "gauge",
-        "Time since the last heartbeat of a loop.",
-        tuple(MetricSample(silence_s, {"loop": name}) for name, silence_s in silences),
+def collect_loop_silence(watchdog: LoopWatchdog) -> tuple[Metric, Metric]:
+    """Time since the last heartbeat of each loop of a process, also by its limit."""
+    return (
+        _by_loop(
+            "yamamori_loop_silence_seconds",
+            "Time since the last heartbeat of a loop.",
+            watchdog.silence_by_loop_s(),
+        ),
+        _by_loop(
+            "yamamori_loop_silence_ratio",
+            "The same as a share of the loop's own limit; above 1 the loop hangs.",
+            watchdog.silence_share_by_loop(),
+        ),
     )
+
+
+def _by_loop(name: str, doc: str, values: Mapping[str, float]) -> Metric:
+    samples = (MetricSample(values[loop], {"loop": loop}) for loop in sorted(values))
+    return Metric(name, "gauge", doc, tuple(samples))
 
 
 def collect_certificate_end(files: TlsFiles) -> Metric:

@@ -67,10 +67,20 @@ class LoopWatchdog:
 
     def silence_by_loop_s(self) -> dict[str, float]:
         """Time since the last heartbeat by name; the longest of loops of one name."""
+        return self._longest_by_name(lambda _: 1.0)
+
+    def silence_share_by_loop(self) -> dict[str, float]:
+        """The same as a share of the loop's own limit; a late loop is above 1."""
+        return self._longest_by_name(lambda loop: loop.silence_s)
+
+    def _longest_by_name(self, unit_s: Callable[[_Loop], float]) -> dict[str, float]:
         now_s = self.clock()
         with self._lock:
-            silences = sorted((now_s - loop.last_s, loop.name) for loop in self._loops)
-        return {name: silence_s for silence_s, name in silences}
+            silences = sorted(
+                ((now_s - loop.last_s) / unit_s(loop), loop.name)
+                for loop in self._loops
+            )
+        return {name: silence for silence, name in silences}
 
     def find_late_loops(self) -> tuple[str, ...]:
         """Loops that are late and threads that have ended; empty when all are alive."""

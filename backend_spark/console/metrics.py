@@ -48,7 +48,7 @@ class ConsoleMetrics:
             *self._node_metrics(),
             *self._level_metrics(),
             *self._notification_metrics(),
-            collect_loop_silence(self.pulse),
+            *collect_loop_silence(self.pulse),
         ]
 
     def _node_metrics(self) -> Iterator[Metric]:

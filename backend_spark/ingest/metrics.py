@@ -70,7 +70,7 @@ class IngestMetrics:
                 self.loop.clock_correction.offset_s,
             ),
             *self._log(),
-            collect_loop_silence(self.pulse),
+            *collect_loop_silence(self.pulse),
         ]
 
     def _counters(self) -> list[Metric]:

@@ -127,7 +127,7 @@ class RenewalSigner(BaseConnectionHandler):
                 "Requests for renewal, by result.",
                 tuple(MetricSample(n, {"result": r}) for r, n in self._counts.items()),
             ),
-            collect_loop_silence(self._watchdog),
+            *collect_loop_silence(self._watchdog),
         ]
 
     def attach(self, *services: Service) -> None:

@@ -124,7 +124,7 @@ class GatewayMetrics:
                 self._egress.table.version,
             ),
             *self._extra(),
-            collect_loop_silence(self._watchdog),
+            *collect_loop_silence(self._watchdog),
         ]
 
 

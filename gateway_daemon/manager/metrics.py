@@ -56,7 +56,7 @@ class ManagerMetrics:
                 (MetricSample(manager.error_count),),
             ),
             *_of_loads(manager.load_report),
-            collect_loop_silence(self._watchdog),
+            *collect_loop_silence(self._watchdog),
         ]
 
 

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 from conftest import Broker, free_port, wait_until
+from prometheus_client.parser import text_string_to_metric_families
 
+from backend_spark.ingest import process as ingest
 from gateway_daemon.ca.store import AuthorityFolder
+from service_runtime.metrics import MetricsServer, collect_loop_silence
+from service_runtime.watchdog import LoopWatchdog
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "operation"
@@ -47,10 +51,14 @@ def expressions() -> list[str]:
     return [rule["expr"] for rule in rules()] + drawn
 
 
-def names_at(port: int) -> set[str]:
+def text_at(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
-        text = page.read().decode()
-    return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+        text: str = page.read().decode()
+    return text
+
+
+def names_at(port: int) -> set[str]:
+    return set(re.findall(r"^# TYPE (\w+) ", text_at(port), re.MULTILINE))
 
 
 @pytest.fixture
@@ -129,6 +137,37 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(
     wait_until(exported)
     used = {name for text in expressions() for name, _ in METRIC.findall(text)}
     assert used - set().union(*exported()) == set()
+
+
+def hanging_loops(pulse: LoopWatchdog) -> set[str]:
+    """Loops whose samples meet the expression of `LoopHangs`, a name > a number."""
+    (expression,) = (each["expr"] for each in rules() if each["alert"] == "LoopHangs")
+    name, limit = expression.split(" > ")
+    server = MetricsServer("127.0.0.1", 0, lambda: collect_loop_silence(pulse))
+    server.start()
+    families = text_string_to_metric_families(text_at(server.port))
+    (samples,) = (family.samples for family in families if family.name == name)
+    server.stop()
+    return {each.labels["loop"] for each in samples if each.value > float(limit)}
+
+
+def test_loop_that_waits_within_its_own_limit_does_not_hang() -> None:
+    """The ingester's `trim` waits for ten minutes between two passes."""
+    now_s = 0.0
+    pulse = LoopWatchdog(lambda: now_s)
+    with (
+        pulse.watch_loop("trim", ingest.TRIM_SILENCE_S),
+        pulse.watch_loop("ingest", ingest.SILENCE_S) as beat,
+    ):
+        now_s = ingest.TRIM_S
+        beat()
+        waiting = hanging_loops(pulse)
+        now_s += ingest.SILENCE_S + 1
+        hung = hanging_loops(pulse)
+        now_s = ingest.TRIM_SILENCE_S + 1
+        both_hung = hanging_loops(pulse)
+
+    assert (waiting, hung, both_hung) == (set(), {"ingest"}, {"trim", "ingest"})
 
 
 def test_metrics_of_alerts_are_those_of_jobs_that_are_scraped() -> None:
