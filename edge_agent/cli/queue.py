@@ -21,7 +21,7 @@ from edge_agent.queue import schema
 from edge_agent.queue.base import MessageDraft, QueueError, QueueFileError
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_counters
-from edge_agent.queue.store import CounterDeltas, QueueRow, Store
+from edge_agent.queue.store import DROPPED_PURGED, CounterDeltas, QueueRow, Store
 from service_runtime import lifecycle
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
@@ -272,7 +272,7 @@ def _drop(store: Store, rows: list[QueueRow]) -> int:
         for row in rows:
             cost = store.delete(row.message.priority, row.message.seq)
             if cost is not None:
-                changes.add_dropped(row.message.priority, cost, "purged")
+                changes.add_dropped(row.message.priority, cost, DROPPED_PURGED)
                 dropped += 1
         store.apply_deltas(changes)
     return dropped

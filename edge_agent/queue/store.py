@@ -152,6 +152,12 @@ DROPPED_FULL = "full"
 DROPPED_THINNED = "thinned"
 DROPPED_EXPIRED = "expired"
 DROPPED_DAMAGED = "damaged"
+DROPPED_PURGED = "purged"
+DROP_REASONS = (
+    *(DROPPED_FULL, DROPPED_THINNED, DROPPED_EXPIRED),
+    *(DROPPED_DAMAGED, DROPPED_PURGED),
+)
+"""Every reason that is counted."""
 
 COUNTER_COLUMNS = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
 _ROWS, _BYTES, _PUT, _ACKED, _DROPPED, _DUPLICATES = range(len(COUNTER_COLUMNS))

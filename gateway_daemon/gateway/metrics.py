@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from edge_agent.queue.store import DROP_REASONS
 from gateway_daemon.gateway.downstream import Downstream
 from gateway_daemon.gateway.egress import Egress, LaneStatus
 from gateway_daemon.gateway.ingress import Ingress
@@ -15,6 +16,7 @@ from service_runtime.metrics import (
     gauge,
 )
 from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.priority import LADDER
 
 OWN_LANE = "own"
 """Label of the lane to the own broker."""
@@ -152,6 +154,12 @@ def _ingress_metrics(ingress: Ingress) -> Iterator[Metric]:
     )
 
 
+def _drops(lane: LaneStatus, priority: int) -> dict[str, int]:
+    """Drops by reason, from 0 on: `increase()` does not see a first drop without it."""
+    found = lane.stats.drop_reasons.get(priority, {})
+    return dict.fromkeys(DROP_REASONS, 0) | dict(found)
+
+
 def _queue_metrics(lanes: Mapping[str, LaneStatus]) -> Iterator[Metric]:
     for name, kind, doc, values in BY_PRIORITY:
         samples = tuple(
@@ -169,8 +177,8 @@ def _queue_metrics(lanes: Mapping[str, LaneStatus]) -> Iterator[Metric]:
                 count, {"lane": label, "priority": str(priority), "reason": reason}
             )
             for label, lane in lanes.items()
-            for priority, reasons in sorted(lane.stats.drop_reasons.items())
-            for reason, count in reasons.items()
+            for priority in LADDER.descending
+            for reason, count in _drops(lane, priority).items()
         ),
     )
     yield Metric(

@@ -15,7 +15,9 @@ from conftest import Broker, free_port, wait_until
 from programs import Client, Programs
 from prometheus_client.parser import text_string_to_metric_families
 
+from edge_agent.queue.store import DROP_REASONS
 from service_runtime.metrics import Metric, MetricSample, MetricsServer
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -43,6 +45,17 @@ def served(metrics: list[Metric]) -> Iterator[int]:
 
 def names(text: str) -> set[str]:
     return set(re.findall(r"^# TYPE (\w+) (?:gauge|counter)$", text, re.MULTILINE))
+
+
+def drops_by_lane(text: str) -> dict[str, dict[tuple[str, str], float]]:
+    """Drops of each lane by priority and reason."""
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    lanes = {s.labels["lane"] for s in families["yamamori_queue_messages"].samples}
+    drops: dict[str, dict[tuple[str, str], float]] = {lane: {} for lane in lanes}
+    for sample in families["yamamori_queue_dropped"].samples:
+        labels = sample.labels
+        drops[labels["lane"]][labels["priority"], labels["reason"]] = sample.value
+    return drops
 
 
 def test_families_have_names_types_labels_and_values() -> None:
@@ -90,7 +103,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 def test_daemons_export_exactly_the_documented_metrics(
     programs: Programs, make_broker: Callable[[], Broker], tmp_path: Path
 ) -> None:
-    """Also the queue depth by priority while a broker is away."""
+    """Drops from 0 on, as `increase()` needs; the queue depth without a broker."""
     manager, local, first = (make_broker() for _ in range(3))
     at_manager, at_gateway = free_port(), free_port()
     programs.start(
@@ -108,7 +121,12 @@ def test_daemons_export_exactly_the_documented_metrics(
         f'[metrics]\nlisten = "127.0.0.1:{at_gateway}"\n',
     )
     fetch_retained(local.endpoint, offer_topic("g"), "probe", 120)
-    assert names(scrape(at_gateway)) == documented("A gateway")
+    text = scrape(at_gateway)
+    assert names(text) == documented("A gateway")
+    assert drops_by_lane(text) == {
+        lane: {(str(p), r): 0 for p in LADDER.descending for r in DROP_REASONS}
+        for lane in {"own", "nowhere", *drops_by_lane(text)}
+    }
     wait_until(lambda: "yamamori_area_heat{" in scrape(at_manager))
     assert names(scrape(at_manager)) == documented("A Manager")
     assert 'yamamori_gateways{state="here"} 1' in scrape(at_manager)
