@@ -295,7 +295,7 @@ class LiveState:
             self.cells_json()
             self._nodes_json = msgspec.json.encode(self.node_list())
             with self.lock:
-                self._update_runs(self._present_levels()[0])
+                self._update_runs(self._shown_levels()[0])
         self._runs.read_older(self.grid.end_s)
         if is_new_pass:
             # By malloc_trim: what the pass and the pages before it have freed.
@@ -419,7 +419,7 @@ class LiveState:
     def _now(self) -> dict[str, Any]:
         criteria = self.criteria()
         with self.lock:
-            levels, present = self._present_levels()
+            levels, present = self._shown_levels()
             self._update_runs(levels)
             tokens, latest = self.grid.tokens, self.grid.latest
             margins = [
@@ -453,15 +453,23 @@ class LiveState:
                 "unsaved": bool(self.unsaved),
             }
 
-    def _present_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:
+    def present_levels(self) -> list[PresentLevel]:
+        """Level and state of each cell; unlike on the map, unknown after a hold."""
+        with self.lock:
+            return self._present_levels()
+
+    def _present_levels(self) -> list[PresentLevel]:
+        now_s = self.now_s()
+        return [row.present(now_s, self.limits) for row in self.grid.latest]
+
+    def _shown_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:
         """Level of each cell as the map shows it, and its state."""
         at_s = self.present_step_s()
         shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
         ahead = self.grid.levels_at(self.grid.end_s)
         levels = shown if self.exercise else _newer(ahead, shown)
-        latest, now_s = self.grid.latest, self.now_s()
-        present = [row.present(now_s, self.limits) for row in latest]
-        _show_held(levels, present, latest)
+        present = self._present_levels()
+        _show_held(levels, present, self.grid.latest)
         return levels, present
 
     def level_history(self) -> tuple[int, bytes]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from backend_spark.console.events import EventFilter, EventState
-from backend_spark.console.level_grid import severity
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.node_table import NODE_STATES
 from backend_spark.console.notifications.sender import NotificationSender
-from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN
+from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, PresentLevel
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
 from service_runtime.watchdog import LoopWatchdog
 from slope_science.findings import EMERGENCY, LOWEST, WARNING
@@ -67,7 +66,7 @@ class ConsoleMetrics:
 
     def _level_metrics(self) -> Iterator[Metric]:
         now = self.live_state.snapshot()
-        cells = Counter(map(_cell_label, now["levels"]))
+        cells = Counter(map(_cell_label, self.live_state.present_levels()))
         newest_s = now["newest_s"]
         age = () if newest_s is None else (max(0.0, now["now_s"] - newest_s),)
         yield Metric(
@@ -126,7 +125,6 @@ def _by(name: str, doc: str, label: str, counts: Mapping[str, int]) -> Metric:
     return Metric(name, "gauge", doc, tuple(samples))
 
 
-def _cell_label(shown: int) -> tuple[str, str]:
-    """Level and state of a value of the level grid."""
-    level, is_held = severity(shown)
-    return (str(level), HELD if is_held else JUDGED) if level else ("none", UNKNOWN)
+def _cell_label(present: PresentLevel) -> tuple[str, str]:
+    level = present.level
+    return ("none", UNKNOWN) if level is None else (str(level), present.state)

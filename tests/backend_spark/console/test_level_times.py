@@ -14,10 +14,12 @@ from deltalake import write_deltalake
 
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.level_grid import HELD_OFFSET, MISSING
+from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import SituationReport
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.schemas import LEVELS, NODES
+from service_runtime.watchdog import LoopWatchdog
 
 OpenApp = Callable[..., httpx.Client]
 HOUR_S = 3600
@@ -64,6 +66,14 @@ def steps(
 def append(data: Path, *rows: dict[str, Any]) -> None:
     table = pa.Table.from_pylist(rows, LEVELS)
     write_deltalake(str(data / "tables" / "levels"), table, mode="append")
+
+
+def append_node(data: Path, cell: str, at_s: float) -> None:
+    at = datetime.fromtimestamp(at_s, UTC)
+    node = {"node": "n1", "cell": cell, "at": at, "received_at": at}
+    rows = [{**dict.fromkeys(NODES.names), **node}]
+    table = pa.Table.from_pylist(rows, NODES)
+    write_deltalake(str(data / "tables" / "nodes"), table, mode="append")
 
 
 @pytest.fixture
@@ -158,13 +168,7 @@ def test_silent_cell_stays_beside_living_ones(empty: Workspace) -> None:
     """Found by its node, although the levels of the last 72 hours lack it."""
     silent = NOW_S - 20 * 24 * HOUR_S
     append(empty.data, row(A, 4, silent, LINE), *steps(B, 1, NOW_S - HOUR_S, NOW_S))
-    node = {"node": "n1", "cell": A, "at": datetime.fromtimestamp(silent, UTC)}
-    rows = [{**dict.fromkeys(NODES.names), **node, "received_at": node["at"]}]
-    write_deltalake(
-        str(empty.data / "tables/nodes"),
-        pa.Table.from_pylist(rows, NODES),
-        mode="append",
-    )
+    append_node(empty.data, A, silent)
     services = services_of(empty)
 
     assert value(services, "levels", A) == HELD_OFFSET + 4
@@ -180,6 +184,31 @@ def test_hold_that_ended_is_shown_as_unknown_with_its_last_level(
     append(empty.data, row(A, None, NOW_S, ended))
 
     assert value(services_of(empty), "levels", A) == HELD_OFFSET + 4
+
+
+def test_metrics_count_a_hold_that_ended_as_unknown(empty: Workspace) -> None:
+    """A landslide that destroys its node must not be an alert for months."""
+    destroyed_s = NOW_S - 90 * 24 * HOUR_S
+    append_node(empty.data, A, destroyed_s)
+    append(
+        empty.data,
+        row(A, 5, destroyed_s, LINE),
+        row(B, 4, NOW_S - 48 * HOUR_S, LINE),
+        row(C, None, NOW_S, f'["hold_ended",4,{NOW_S - 8 * 86_400}]'),
+        row(D, 4, NOW_S, LINE),
+    )
+    services, clock = services_of(empty), Clock()
+    metrics = ConsoleMetrics(
+        services.live_state, LoopWatchdog(clock), services.notifications
+    ).collect()
+    (cells,) = (each for each in metrics if each.name == "yamamori_cells")
+
+    assert {tuple(s.labels.values()): s.value for s in cells.samples if s.value} == {
+        ("4", "judged"): 1,
+        ("4", "held"): 1,
+        ("none", "unknown"): 2,
+    }
+    assert value(services, "levels", A) == HELD_OFFSET + 5
 
 
 def test_report_without_any_data_says_that_it_cannot_judge(empty: Workspace) -> None:

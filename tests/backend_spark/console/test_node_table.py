@@ -12,9 +12,11 @@ from console_tables import MICRO
 from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services
 from deltalake import write_deltalake
 
+from backend_spark.config import KeepSection
 from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.node_table import MAX_ROWS, build_node_table
 from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
+from backend_spark.tables.maintenance import delete_old_rows
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
 from service_runtime.metrics import (
     MetricFamilies,
@@ -91,6 +93,24 @@ def test_node_silent_for_a_month_is_listed(
     assert rows["dead"]["battery"]["value"] == 10.9
     assert rows[SLOPES[0].node]["queued"] is None
     assert "dead" in client.get("/api/nodes").json()["id"]
+
+
+def test_node_whose_row_was_deleted_is_gone_after_a_restart(
+    workspace: Workspace, clock: Clock
+) -> None:
+    """As the runbook says of nodes that are gone for good."""
+    tables, at_us = workspace.data / "tables", (NOW_S - 40 * 86_400) * MICRO
+    row = {"node": "dead", "at": at_us, "received_at": at_us}
+    table = pa.Table.from_pylist([row], schema=NODES)
+    write_deltalake(str(tables / "nodes"), table, mode="append")
+    counts = []
+    for _ in range(2):
+        parts = make_test_services(workspace, clock)
+        parts.refresh()
+        counts.append(len(parts.live_state.nodes.by_id))
+        delete_old_rows(tables, ["nodes"], KeepSection(nodes_days=30), clock())
+
+    assert counts == [len(SLOPES) + 1, len(SLOPES)]
 
 
 def test_newest_report_of_a_node_is_shown(workspace: Workspace, clock: Clock) -> None:
