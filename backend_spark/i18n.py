@@ -168,7 +168,7 @@ REPORT_WORDS: Final = {
         "last_data": "最後のデータは {}（{}前）です。",
         "no_data_yet": "データがまだありません。",
         "some_unknown": "基準に達したと判定された区画はありません。"
-        "判定できない区画が {} あります。",
+        "判定できない区画が {}、途絶した観測点が {} あります。",
         "cells": "レベル別の区画数",
         "where": "注意が必要な区画",
         "place": "場所",
@@ -220,8 +220,8 @@ REPORT_WORDS: Final = {
         "no_judgement_now": "The present state cannot be judged.",
         "last_data": "The last data are of {} ({} ago).",
         "no_data_yet": "There are no data yet.",
-        "some_unknown": "No judged cell has reached a criterion. {} cells cannot be "
-        "judged.",
+        "some_unknown": "No judged cell has reached a criterion. Cells that cannot be "
+        "judged: {}; silent nodes: {}.",
         "cells": "Cells by level",
         "where": "Cells that need attention",
         "place": "Place",

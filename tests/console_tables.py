@@ -95,6 +95,13 @@ def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
         write_deltalake(str(folder / "silver"), table, mode="append")
 
 
+def dry_slope(node: str, place: int = 0, *, is_silent: bool = False) -> Slope:
+    """A slope at level 1; if silent, its node has sent nothing for two hours."""
+    drizzle = storm(1, 48)
+    rain_mm = [*drizzle[:-12], *[None] * 12] if is_silent else drizzle
+    return Slope(node, 33.575 + place / 50, 133.5, rain_mm)
+
+
 def write_scored(data: Path, slope: Slope, observations: Sequence[Observation]) -> None:
     """Append the readings of a slope with the flags and rates that scoring gives."""
     folder, cell = data / "tables", slope.cell.token

@@ -23,7 +23,7 @@ from backend_spark.i18n import (
     render_both,
 )
 from slope_science.causes import Cause
-from slope_science.findings import ADVISORY, EMERGENCY
+from slope_science.findings import ADVISORY, EMERGENCY, LOWEST
 
 JST: Final = timezone(timedelta(hours=9))
 MAX_CELLS: Final = 7
@@ -78,7 +78,7 @@ class SituationReport:
             since=_since(min(begins, default=0), now["now_s"], words),
             unjudged="" if is_judged(now) else _stale_words(now, words),
             counts=_counts(levels),
-            unknown=sum(not 1 <= level <= EMERGENCY for level in levels),
+            unknown=_unknown_words(now, words),
             cells=[self._cell(row, now, language) for row in rows[:MAX_CELLS]],
             more=max(0, len(rows) - MAX_CELLS),
             districts=self._districts(rows)[:MAX_DISTRICTS],
@@ -166,6 +166,13 @@ def _stale_words(now: dict[str, Any], words: dict[str, str]) -> str:
     age = _duration(now["now_s"] - now["newest_s"], words)
     last = words["last_data"].format(when(now["newest_s"]), age)
     return f"{words['no_judgement_now']} {last}"
+
+
+def _unknown_words(now: dict[str, Any], words: dict[str, str]) -> str:
+    """Why no calm can be stated; empty if all is judged and no node is silent."""
+    cells = sum(not LOWEST <= level <= EMERGENCY for level in now["levels"])
+    silent = now["nodes"].get("silent", 0)
+    return words["some_unknown"].format(cells, silent) if cells or silent else ""
 
 
 def _meaning(level: int, causes: Sequence[Cause], language: str) -> str:

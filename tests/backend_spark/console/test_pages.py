@@ -1,6 +1,7 @@
 """The console's pages in a real browser, served by the real program."""
 
 import base64
+import shutil
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from console_pages import (
     shown,
     text,
 )
-from console_tables import Slope, storm, write_tables
+from console_tables import Slope, dry_slope, storm, write_tables
 from console_workspace import (
     HIGHEST,
     HOSTILE,
@@ -67,6 +68,27 @@ def test_first_view_shows_the_highest_level(
     assert not is_side_too_wide(driver)
     assert "警戒レベル" not in driver.page_source
     picture(driver, f"map-{language}")
+    no_problems(driver)
+
+
+def test_level_1_is_no_headline_while_cells_are_unknown(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """One dry cell is judged; the nodes of two others have stopped."""
+    slopes = [
+        dry_slope("dry"),
+        *(dry_slope(f"n{n}", n, is_silent=True) for n in (1, 2)),
+    ]
+    shutil.rmtree(workspace.data)
+    write_tables(workspace.data, slopes, NOW_S)
+    driver.get(f"{run_console()}?lang=en")
+    wait_until(lambda: text(driver, ".counts li[data-level='0'] b") == "2")
+    words = "Cells that cannot be judged: 2; silent nodes: 2"
+
+    assert words in text(driver, ".headline")
+    assert "no criterion reached" not in text(driver, ".headline").lower()
+    press(driver, ".if")
+    wait_until(lambda: words in text(driver, ".assumed-banner .present-level"))
     no_problems(driver)
 
 

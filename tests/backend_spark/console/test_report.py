@@ -1,11 +1,13 @@
 """The printable situation report."""
 
+import shutil
 from collections.abc import Callable
 
 import httpx
 import pytest
 from click.testing import CliRunner
-from console_workspace import HIGHEST, SLOPES, Workspace, log_in
+from console_tables import dry_slope, write_tables
+from console_workspace import HIGHEST, NOW_S, SLOPES, Workspace, log_in
 
 from backend_spark.cli import cli
 from backend_spark.console.level_grid import HELD_OFFSET
@@ -31,6 +33,30 @@ def test_report_has_level_place_and_cell(
     assert f"l{HELD_OFFSET + HIGHEST}" in page
     assert SLOPES[0].cell.token in page
     assert "警戒レベル" not in page
+
+
+@pytest.mark.parametrize(
+    ("silent_places", "words"),
+    [
+        ([], ""),
+        ([0], "Cells that cannot be judged: 0; silent nodes: 1"),
+        ([1, 2], "Cells that cannot be judged: 2; silent nodes: 2"),
+    ],
+)
+def test_level_1_is_the_headline_only_where_all_is_known(
+    open_app: OpenApp, workspace: Workspace, silent_places: list[int], words: str
+) -> None:
+    """One cell is judged; a gateway has stopped, of a node there or of other cells."""
+    silent = [dry_slope(f"n{at}", at, is_silent=True) for at in silent_places]
+    shutil.rmtree(workspace.data)
+    write_tables(workspace.data, [*silent, dry_slope("dry")], NOW_S)
+    page = open_app().get("/report", params={"lang": "en"}).text
+    headline, _, rest = page.partition("Cells by level")
+
+    assert words in headline
+    assert words in rest
+    assert ("no criterion reached" in headline.lower()) == (not words)
+    assert ("No cell has reached a criterion" in rest) == (not words)
 
 
 def test_report_states_its_limits(open_app: OpenApp) -> None:

@@ -1,6 +1,6 @@
 // Badges of levels, flags and node states.
 import { el } from "./dom";
-import { COLOURS, patternUrl } from "./levelPatterns";
+import { COLOURS, highestOf, patternUrl } from "./levelPatterns";
 import { isHeld, presentName, severity, t, type Key } from "./i18n";
 
 export const NODE_STATES: Key[] = ["well", "late", "clock", "suspect", "silent"];
@@ -12,6 +12,19 @@ export function badge(level: number, knownS = 0): HTMLElement {
   const whole = el("span", { class: isHeld(level) ? "badge held" : "badge", "data-level": level }, block, el("span", {}, presentName(level, knownS)));
   whole.style.borderColor = severity(level) >= 2 ? (COLOURS[level] ?? "") : "";
   return whole;
+}
+
+// Why no calm can be stated; empty if all cells are judged and no node is silent.
+export function unknownWords(levels: number[], silent: number): string {
+  const unknown = levels.filter((level) => level < 1 || level > 5).length;
+  return unknown || silent ? t("someUnknown", { n: unknown, m: silent }) : "";
+}
+
+// The highest level of cells. Level 1 is shown only where all is known.
+export function highestBadge(levels: number[], silent: number): HTMLElement {
+  const highest = highestOf(levels);
+  const unknown = highest === 1 ? unknownWords(levels, silent) : "";
+  return unknown ? el("b", { class: "unknown" }, unknown) : badge(highest);
 }
 
 export function flagBadge(flag: number | null): HTMLElement | null {

@@ -37,6 +37,11 @@ export const PATTERN_COLOURS: Record<number, string> = {
 export const LEVELS_BY_SEVERITY = [5, 15, 4, 14, 3, 13, 2, 12, 11, 1, 6, 0];
 const SIZE = 16;
 
+export function highestOf(levels: number[]): number {
+  const found = new Set(levels);
+  return LEVELS_BY_SEVERITY.find((each) => found.has(each)) ?? 0;
+}
+
 type Draw = (context: CanvasRenderingContext2D) => void;
 
 function strokes(...lines: [number, number, number, number][]): Draw {

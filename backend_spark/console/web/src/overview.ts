@@ -2,8 +2,8 @@
 // of cells by level, margin to the next level and households.
 import { el, replace } from "./dom";
 import { CapMessages } from "./capMessages";
-import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
-import { badge, NODE_STATES } from "./badges";
+import { highestOf, LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
+import { badge, highestBadge, NODE_STATES, unknownWords } from "./badges";
 import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./names";
 import type { State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
@@ -38,13 +38,13 @@ export class Overview {
     const levels = state.levels();
     const counts = new Map<number, number>();
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
-    const highest = LEVELS_BY_SEVERITY.find((each) => counts.get(each)) ?? 0;
+    const highest = highestOf(levels);
     const causes = state.causesOf((at) => levels[at] === highest);
-    const meaning = state.atS === null ? levelMeaning(highest, causes) : "";
+    const meaning = state.atS === null && highest !== 1 ? levelMeaning(highest, causes) : "";
     const rows = this.rows(levels);
     const begins = rows.filter(({ level, since }) => level === highest && since).map(({ since }) => since);
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
-    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
+    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), highestBadge(levels, this.silent()), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
     const focused = document.activeElement;
     replace(this.box, this.unjudged(), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
     if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
@@ -138,10 +138,12 @@ export class Overview {
 
   // That no criterion is reached can be said only where every cell is judged.
   private calm(levels: number[]): string {
-    const unknown = levels.filter((level) => level < 1 || level > 5).length;
-    const silent = this.state.atS === null ? (this.state.now?.nodes["silent"] ?? 0) : 0;
     if (!levels.length) return t("noData");
-    return unknown || silent ? t("someUnknown", { n: unknown, m: silent }) : t("noCriterionReached");
+    return unknownWords(levels, this.silent()) || t("noCriterionReached");
+  }
+
+  private silent(): number {
+    return this.state.atS === null ? (this.state.now?.nodes["silent"] ?? 0) : 0;
   }
 
   // A draft of CAP states the present; a moment of the past has none.

@@ -1,7 +1,6 @@
 // Replay of any dates, with levels as known now or as known then.
 import { el, replace } from "./dom";
-import { LEVELS_BY_SEVERITY } from "./levelPatterns";
-import { badge } from "./badges";
+import { highestBadge } from "./badges";
 import type { Known } from "./replayData";
 import { get } from "./api";
 import type { State } from "./state";
@@ -73,6 +72,5 @@ function showReplay(state: State, bar: HTMLElement): void {
 
 // The highest present level stays visible during a replay, and under assumed rain.
 export function presentLevel(state: State): (Node | string)[] {
-  const levels = new Set(state.present());
-  return [`${t("presentLevel")} `, badge(LEVELS_BY_SEVERITY.find((level) => levels.has(level)) ?? 0)];
+  return [`${t("presentLevel")} `, highestBadge(state.present(), state.now?.nodes["silent"] ?? 0)];
 }
