@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,14 @@ def shown(folder: Path, agent: str) -> tuple[str, ...]:
     return tuple((led / n).read_text().strip() for n in names if (led / n).exists())
 
 
-def write_status(folder: Path, *, is_served: bool, **problems: str) -> None:
+def write_status(
+    folder: Path,
+    *,
+    is_served: bool,
+    silent: Sequence[str] = (),
+    disk: str | None = None,
+    **problems: str,
+) -> None:
     """Write a status file as the agent does."""
     status = NodeStatus(
         line="",
@@ -44,11 +52,12 @@ def write_status(folder: Path, *, is_served: bool, **problems: str) -> None:
         dropped={},
         sensors=1,
         problems=problems,
-        silent=(),
+        silent=silent,
         mistakes=(),
         alarms={},
         notice=None,
         refused=None,
+        disk=disk,
     )
     save_status(status, folder)
 
@@ -69,6 +78,21 @@ def test_short_flash_when_a_sensor_fails(tmp_path: Path) -> None:
     """It has precedence over the link, because the installer can repair a sensor."""
     write_status(tmp_path, is_served=False, tilt="no answer")
     assert shown(tmp_path, "active") == ("timer", "100", "1900")
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_short_gap_when_the_card_cannot_be_written(
+    tmp_path: Path, is_served: bool
+) -> None:
+    """The pattern without a gateway would say that nothing is lost."""
+    write_status(tmp_path, is_served=is_served, disk="disk I/O error", tilt="none")
+    assert shown(tmp_path, "active") == ("timer", "1900", "100")
+
+
+def test_short_gap_when_a_loop_hangs(tmp_path: Path) -> None:
+    """The heartbeat would say that the node is well."""
+    write_status(tmp_path, is_served=True, silent=["sampling is silent for 90 s"])
+    assert shown(tmp_path, "active") == ("timer", "1900", "100")
 
 
 @pytest.mark.parametrize("agent", ["activating", "inactive", "active"])
