@@ -27,6 +27,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "manager.toml": read_manager_settings,
 }
 REPORT = "gateway-report.txt"
+DOUBLE_SUFFIXES = (".toml.txt", ".conf.txt")
+"""Windows' editor adds the `.txt`, and Windows hides it."""
+
 PRIVATE = b"PRIVATE KEY-----"
 
 
@@ -37,13 +40,27 @@ def take(source: Path, target: Path) -> Iterator[str]:
         OSError: The target cannot be written, or the card cannot be wiped.
     """
     for name, read in READERS.items():
-        if (source / name).is_file():
-            yield from _settings(source / name, target / name, read)
+        for path in (source / name, source / f"{name}.txt"):
+            if _is_superseded(path):
+                yield f"{path.name}: IGNORED, as there is {name}"
+            elif path.is_file():
+                yield from _settings(path, target / name, read)
     (target / "mosquitto").mkdir(mode=0o750, exist_ok=True)
     for path in sorted((source / "mosquitto").glob("*")):
         if path.suffix != WIPE_SUFFIX:
             yield f"mosquitto/{path.name}: {_broker_file(path, target / 'mosquitto')}"
     wipe_marked(source / "mosquitto")
+
+
+def _right_name(path: Path) -> str:
+    """Name as it was meant, without the added `.txt`."""
+    return path.stem if path.name.endswith(DOUBLE_SUFFIXES) else path.name
+
+
+def _is_superseded(path: Path) -> bool:
+    """Whether there are both the file and one with the right name."""
+    name = _right_name(path)
+    return path.name != name and path.exists() and path.with_name(name).exists()
 
 
 def _settings(
@@ -68,9 +85,12 @@ def _settings(
 def _broker_file(path: Path, target: Path) -> str:
     if not path.is_file():
         return "IGNORED, as it is no file"
+    name = _right_name(path)
+    if _is_superseded(path):
+        return f"IGNORED, as there is {name}"
     raw = path.read_bytes()
-    data = raw.replace(b"\r\n", b"\n") if path.suffix == ".conf" else raw
-    write_atomic(target / path.name, data, 0o640)
+    data = raw.replace(b"\r\n", b"\n") if name.endswith(".conf") else raw
+    write_atomic(target / name, data, 0o640)
     if PRIVATE in raw:
         mark_for_wipe(path)
     return "TAKEN"

@@ -86,6 +86,37 @@ def test_folder_among_the_broker_files_is_reported(card: Path) -> None:
     ]
 
 
+def test_names_to_which_windows_added_txt_are_accepted(card: Path) -> None:
+    """The broker reads only files that end in .conf."""
+    etc = card.parent / "etc"
+    (card / "gateway.toml").rename(card / "gateway.toml.txt")
+    (card / "mosquitto/own.conf.txt").write_bytes(b"listener 8883\r\n")
+
+    assert list(take(card, etc)) == [
+        "gateway.toml.txt: TAKEN",
+        "mosquitto/own.conf.txt: TAKEN",
+    ]
+    assert (etc / "gateway.toml").read_text() == GATEWAY
+    assert (etc / "mosquitto/own.conf").read_bytes() == b"listener 8883\n"
+
+
+def test_file_with_the_right_name_has_precedence(card: Path) -> None:
+    """The report names the other one."""
+    etc = card.parent / "etc"
+    (card / "mosquitto/own.conf").write_bytes(b"listener 8883\n")
+    for name in ("gateway.toml", "mosquitto/own.conf"):
+        (card / f"{name}.txt").write_bytes(b"other\n")
+
+    assert list(take(card, etc)) == [
+        "gateway.toml: TAKEN",
+        "gateway.toml.txt: IGNORED, as there is gateway.toml",
+        "mosquitto/own.conf: TAKEN",
+        "mosquitto/own.conf.txt: IGNORED, as there is own.conf",
+    ]
+    assert (etc / "gateway.toml").read_text() == GATEWAY
+    assert (etc / "mosquitto/own.conf").read_bytes() == b"listener 8883\n"
+
+
 def test_invalid_settings_do_not_replace_valid_ones(card: Path) -> None:
     """The report names the unknown key."""
     etc = card.parent / "etc"
