@@ -9,6 +9,12 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+from service_runtime.decoding import DECODE_ERRORS, decode_json
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +134,22 @@ def write_best_effort(path: Path, data: bytes) -> bool:
         log.error("cannot write %s: %s", path, error)  # noqa: TRY400
         return False
     return True
+
+
+def read_json_or(path: Path, form: type[T], default: D) -> T | D:
+    """Decode a JSON file into a type.
+
+    Returns:
+        The default if there is no file; also if it cannot be read or is damaged, which
+        is logged.
+    """
+    try:
+        return decode_json(path.read_bytes(), form)
+    except FileNotFoundError:
+        return default
+    except (OSError, *DECODE_ERRORS) as error:
+        log.warning("%s cannot be read: %s", path, error)
+        return default
 
 
 def fsync_file(path: Path) -> None:

@@ -5,7 +5,6 @@ so that a version that never reaches the levels does not look like one that did.
 """
 
 import json
-import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +15,7 @@ import msgspec
 
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow
-from service_runtime.decoding import DECODE_ERRORS, decode_json
-from service_runtime.files import write_best_effort
-
-log = logging.getLogger(__name__)
+from service_runtime.files import read_json_or, write_best_effort
 
 APPLIED_FILE: Final = "criteria-applied.json"
 NO_CHANGE: Final = 0
@@ -53,14 +49,7 @@ class AppliedReport(msgspec.Struct, frozen=True):
 
 def read_applied(data: Path) -> AppliedReport | None:
     """The job's report in a data folder; None if there is none that can be read."""
-    path = data / APPLIED_FILE
-    try:
-        return decode_json(path.read_bytes(), AppliedReport)
-    except FileNotFoundError:
-        return None
-    except (OSError, *DECODE_ERRORS) as error:
-        log.warning("%s cannot be read: %s", path, error)
-        return None
+    return read_json_or(data / APPLIED_FILE, AppliedReport, None)
 
 
 @dataclass

@@ -4,17 +4,13 @@ The publisher writes it; the console reads it for the way back of each cell.
 """
 
 import json
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from service_runtime.decoding import DECODE_ERRORS, decode_json
-from service_runtime.files import write_best_effort
-
-log = logging.getLogger(__name__)
+from service_runtime.files import read_json_or, write_best_effort
 
 SENT_FILE: Final = "notices-sent.json"
 MAX_TOPICS: Final = 50_000
@@ -34,14 +30,7 @@ class SentOrder(msgspec.Struct):
 
 def read_sent(data: Path) -> dict[str, SentOrder]:
     """The record in a data folder, by topic; empty without one."""
-    path = data / SENT_FILE
-    try:
-        return decode_json(path.read_bytes(), dict[str, SentOrder])
-    except FileNotFoundError:
-        return {}
-    except (OSError, *DECODE_ERRORS) as error:
-        log.warning("%s cannot be read: %s", path, error)
-        return {}
+    return read_json_or(data / SENT_FILE, dict[str, SentOrder], {})
 
 
 @dataclass

@@ -19,7 +19,7 @@ import msgspec
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings
 from service_runtime.decoding import DECODE_ERRORS, decode_json
-from service_runtime.files import write_best_effort
+from service_runtime.files import read_json_or, write_best_effort
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,7 @@ class ReviewReport(msgspec.Struct, frozen=True):
 
 def read_report(data: Path) -> ReviewReport | None:
     """The job's report in a data folder; None if there is none that can be read."""
-    path = data / REPORT_FILE
-    try:
-        return decode_json(path.read_bytes(), ReviewReport)
-    except FileNotFoundError:
-        return None
-    except (OSError, *DECODE_ERRORS) as error:
-        log.warning("%s cannot be read: %s", path, error)
-        return None
+    return read_json_or(data / REPORT_FILE, ReviewReport, None)
 
 
 @dataclass(frozen=True)
