@@ -50,16 +50,23 @@ class RainTableError(BackendError, ValueError):
         super().__init__(f"{source}: {problem}")
 
 
-class CalibrationError(BackendError, ValueError):
-    """Landslide days cannot be calibrated, or a file of a calibration is wrong.
+class _RuleError(BackendError, ValueError):
+    """An option, a file or a table breaks a rule.
 
     Attributes:
-        field: Name of the file, or what there is too little of.
+        field: What breaks it.
     """
 
-    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+    def __init__(
+        self, field: str, rule: str, value: object, remedy: str | None = None
+    ) -> None:
         self.field = field
-        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+        tail = "" if remedy is None else f"; {remedy}"
+        super().__init__(f"{field} must be {rule}, got {value}{tail}")
+
+
+class CalibrationError(_RuleError):
+    """Landslide days cannot be calibrated, or a file of a calibration is wrong."""
 
 
 class _FileRuleError(BackendError, ValueError):
@@ -104,16 +111,8 @@ class TelegramError(BackendError, ValueError):
         super().__init__(f"telegram {source}: {problem}; move it out of the folder")
 
 
-class ExportError(BackendError, ValueError):
-    """A requested export is not possible.
-
-    Attributes:
-        field: Option or table that is wrong.
-    """
-
-    def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
-        self.field = field
-        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+class ExportError(_RuleError):
+    """A requested export is not possible."""
 
     @classmethod
     def of_writing(cls, field: str, path: Path, error: OSError) -> Self:
@@ -152,16 +151,8 @@ class StandardsRequestError(BackendError, FieldError):
         self.status = status
 
 
-class PlotError(BackendError, ValueError):
-    """A requested plot is not possible.
-
-    Attributes:
-        field: Option that is wrong.
-    """
-
-    def __init__(self, field: str, rule: str, value: object) -> None:
-        self.field = field
-        super().__init__(f"{field} must be {rule}, got {value!r}")
+class PlotError(_RuleError):
+    """A requested plot is not possible."""
 
 
 class SegmentError(BackendError, OSError):
@@ -257,16 +248,8 @@ class UnfinishedReplayError(BackendError, RuntimeError):
         )
 
 
-class PostgisSetupError(BackendError, ValueError):
-    """The database of a copy in PostGIS, or the service that names it, is not set up.
-
-    Attributes:
-        field: What is wrong.
-    """
-
-    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
-        self.field = field
-        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+class PostgisSetupError(_RuleError):
+    """The database of a copy in PostGIS, or its service of libpq, is not set up."""
 
 
 class PostgisUnavailableError(BackendError, ConnectionError):
@@ -318,13 +301,5 @@ class FullDiskError(BackendError, OSError):
         )
 
 
-class BackupError(BackendError, ValueError):
-    """A backup cannot be made or restored.
-
-    Attributes:
-        field: What is wrong.
-    """
-
-    def __init__(self, field: str, rule: str, value: str) -> None:
-        self.field = field
-        super().__init__(f"{field} must be {rule}, got {value}")
+class BackupError(_RuleError):
+    """A backup cannot be made or restored."""

@@ -370,7 +370,7 @@ def draw_chart(settings: BackendSettings, kind: str, subject: ChartSubject) -> F
         rows = tables.cell(subject.cell, None, subject.until)
     if not rows.num_rows:
         named = subject.cell or f"{subject.node} {subject.sensor}"
-        raise PlotError(kind, "of something that the tables have", named)
+        raise PlotError(kind, "of something that the tables have", repr(named))
     since = rows["at"][-1].as_py() - timedelta(hours=subject.hours)
     rows = rows.filter(pc.greater_equal(rows["at"], since))
     if kind == "velocity":
