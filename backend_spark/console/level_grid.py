@@ -210,22 +210,14 @@ class LevelGrid:
         return shown
 
     def _rows_of(self, cells: pa.ChunkedArray) -> Integers:
-        coded = cells.combine_chunks().dictionary_encode()
-        known: list[int] = []
-        new = 0
-        for token in coded.dictionary.to_pylist():
-            if token not in self.row_of:
-                self.row_of[token] = len(self.tokens)
-                self.tokens.append(token)
-                new += 1
-            known.append(self.row_of[token])
+        rows = number_cells(cells, self.tokens, self.row_of)
+        new = len(self.tokens) - len(self.latest)
         if new:
             self.levels = np.vstack([self.levels, np.zeros((new, STEPS), np.uint8)])
             self.flags = np.vstack([self.flags, np.zeros((new, STEPS), np.uint8)])
             for name, array in self.numbers.items():
                 self.numbers[name] = np.vstack([array, _nans(new)])
             self.latest += [_NO_ROW] * new
-        rows: Integers = np.array(known, np.int64)[coded.indices.to_numpy()]
         return rows
 
     def _renew_latest(self, rows: pa.Table, row_of: Integers, at_s: Integers) -> None:
@@ -236,6 +228,20 @@ class LevelGrid:
             latest = latest_row(row)
             if latest.at_s >= self.latest[at].at_s:
                 self.latest[at] = latest
+
+
+def number_cells(
+    cells: pa.ChunkedArray, tokens: list[str], row_of: dict[str, int]
+) -> Integers:
+    """Row of each cell; a new cell is added to the tokens and the rows."""
+    coded = cells.combine_chunks().dictionary_encode()
+    for token in coded.dictionary.to_pylist():
+        if token not in row_of:
+            row_of[token] = len(tokens)
+            tokens.append(token)
+    known = [row_of[token] for token in coded.dictionary.to_pylist()]
+    rows: Integers = np.array(known, np.int64)[coded.indices.to_numpy()]
+    return rows
 
 
 def _row_time(row: LatestRow) -> int:

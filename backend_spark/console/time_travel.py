@@ -22,6 +22,7 @@ from backend_spark.console.level_grid import (
     NO_JUDGEMENT,
     Bytes,
     Integers,
+    number_cells,
     severity,
     shown_levels,
 )
@@ -122,22 +123,13 @@ class ReplayFrames:
         at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         frames = -((self.span.begin_s - at_s) // self.span.frame_s)
         levels = shown_levels(rows)
-        cells = self._rows_of(rows["cell"])
-        np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
-
-    def _rows_of(self, cells: pa.ChunkedArray) -> Integers:
-        coded = cells.cast(pa.string()).combine_chunks().dictionary_encode()
-        for token in coded.dictionary.to_pylist():
-            if token not in self._row_of:
-                self._row_of[token] = len(self.tokens)
-                self.tokens.append(token)
+        tokens = rows["cell"].cast(pa.string())
+        cells = number_cells(tokens, self.tokens, self._row_of)
         new = len(self.tokens) - len(self.ranks)
         if new:
             more = np.zeros((new, self.span.frames), np.uint8)
             self.ranks = np.vstack([self.ranks, more])
-        rows = [self._row_of[token] for token in coded.dictionary.to_pylist()]
-        found: Integers = np.array(rows, np.int64)[coded.indices.to_numpy()]
-        return found
+        np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
 
 
 def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:

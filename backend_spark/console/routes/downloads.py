@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from backend_spark.console.dependencies import ConsoleServices, Services, client
 from backend_spark.console.panels import utc_time
+from backend_spark.console.routes.time_travel import LAST_S
 from backend_spark.errors import ExportError, StandardsRequestError
 from backend_spark.exports import formats
 from backend_spark.tables.reader import DeltaTables, sql_literal
@@ -17,9 +18,6 @@ from backend_spark.tables.schemas import TABLES
 
 MAX_ROWS: Final = 100_000
 """Rows of one file: a node with ten readings a minute fills it in a week."""
-
-LAST_S: Final = 4_102_444_800
-"""Unix time of 2100-01-01."""
 
 Name = Annotated[str | None, Field(max_length=100)]
 Nodes = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=6)]
