@@ -59,8 +59,8 @@ from backend_spark.console.oidc.sign_in import OidcSignIn
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
+from backend_spark.console.previews import CellBench, PastPreview, ReviewPreview
 from backend_spark.console.report import SituationReport, inline_assets
-from backend_spark.console.review_preview import ReviewPreview
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.routes import accounts as account_changes
 from backend_spark.console.routes import (
@@ -83,7 +83,6 @@ from backend_spark.console.routes import map as map_tiles
 from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.standards import open_standards
-from backend_spark.console.threshold_preview import PastPreview
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
@@ -380,7 +379,7 @@ def make_services(
         events=book,
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
-        preview=PastPreview(live_state.tables, thresholds, settings.score),
+        preview=PastPreview(thresholds, CellBench(live_state.tables, settings.score)),
         reviews=_open_reviews(settings, journal, thresholds),
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
@@ -501,8 +500,8 @@ def _open_reviews(
     settings: BackendSettings, journal: Journal, thresholds: Thresholds
 ) -> ReviewBook:
     path = _folder(settings) / REVIEWS_FILE
-    tables = tables_folder(settings.backend)
-    preview = ReviewPreview(tables, thresholds.rules, settings.score)
+    bench = CellBench(tables_folder(settings.backend), settings.score)
+    preview = ReviewPreview(thresholds.rules, bench)
     book = ReviewBook(journal, path, preview)
     book.write_file()  # lost between the journal and the file, if the process died
     return book

@@ -22,9 +22,9 @@ from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
+from backend_spark.console.previews import PastPreview
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.standards import StandardServices
-from backend_spark.console.threshold_preview import PastPreview
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.tables.store import Folder

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
-from backend_spark.console.review_preview import ReviewPreview
+from backend_spark.console.previews import ReviewPreview
 from backend_spark.scoring.applied_reviews import ReviewReport
 from backend_spark.scoring.reviews import ReadingReview, ReviewVerdict
 from service_runtime.decoding import convert

@@ -12,7 +12,7 @@ from backend_spark.console.dependencies import Chief, ConsoleServices, Services,
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.level_grid import severity
 from backend_spark.console.panels import utc_time
-from backend_spark.console.review_preview import ReviewEffect
+from backend_spark.console.previews import PreviewBusyError, ReviewEffect
 from backend_spark.console.review_queue import (
     MAX_READINGS,
     find_spans,
@@ -25,7 +25,6 @@ from backend_spark.console.reviews import (
     ReviewEntry,
     counting,
 )
-from backend_spark.console.threshold_preview import PreviewBusyError
 from backend_spark.scoring.applied_reviews import read_report
 from backend_spark.scoring.observation import flag_reasons
 from backend_spark.scoring.reviews import NEVER_REJECTED, ReadingReview, ReviewVerdict

@@ -14,8 +14,8 @@ from backend_spark.console.dependencies import Chief, ConsoleServices, Services,
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.level_grid import json_numbers
 from backend_spark.console.live_state import LiveState
+from backend_spark.console.previews import PreviewBusyError
 from backend_spark.console.snake_line import criteria_lines
-from backend_spark.console.threshold_preview import PreviewBusyError
 from backend_spark.console.threshold_states import ThresholdStates
 from backend_spark.console.thresholds import (
     ALL_CELLS,
