@@ -5,7 +5,6 @@ at all; an invalid one is moved to the subfolder ``refused`` with its reasons.
 """
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -31,27 +30,22 @@ from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.delta_writer import (
     commit_files,
-    create_tables,
     time_literal,
     write_file,
 )
 from backend_spark.tables.maintenance import (
     credible_now_s,
-    delete_old_rows,
     maintain_tables,
 )
-from backend_spark.tables.read_files import ReadFiles
+from backend_spark.tables.read_files import ReadFiles, importing
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
-from backend_spark.tables.store import Folder, is_table, open_table
+from backend_spark.tables.store import Folder, open_table, version_with_rows
 from service_runtime.files import make_folder, write_atomic
-from service_runtime.locks import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR
 
 TABLE: Final = "analyses"
-LOCK_FILE: Final = f".lock-{TABLE}"
-CACHE_FILE: Final = f".read-{TABLE}.json"
 REFUSED: Final = "refused"
 UNFINISHED_S: Final = 60.0
 """Age from which a refused file is moved; a younger one may still be being copied."""
@@ -116,27 +110,16 @@ class AnalysisImporter:
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        folder = self.locks or Path(str(self.tables))
-        lock = acquire_lock(folder / LOCK_FILE)
-        try:
-            create_tables(self.tables, [TABLE])
-            with ReadFiles(folder / CACHE_FILE, self.tables / TABLE) as known:
-                yield from self._import(folders, known)
-            delete_old_rows(self.tables, [TABLE], self.keep, self.now_s)
-        finally:
-            os.close(lock)
-
-    def _import(
-        self, folders: Mapping[Product, Path], known: ReadFiles
-    ) -> Iterator[ImportedAnalysis | AnalysisFileError]:
-        for product, folder in folders.items():
-            try:
-                paths = _files(folder)
-            except AnalysisFileError as error:
-                yield error
-                continue
-            for path in paths:
-                yield self._load_or_refuse(path, product, known)
+        run = importing(self.tables, TABLE, self.keep, self.now_s, self.locks)
+        with run as known:
+            for product, folder in folders.items():
+                try:
+                    paths = _files(folder)
+                except AnalysisFileError as error:
+                    yield error
+                    continue
+                for path in paths:
+                    yield self._load_or_refuse(path, product, known)
 
     def _load_or_refuse(
         self, path: Path, product: Product, known: ReadFiles
@@ -251,15 +234,6 @@ def _is_there(tables: Folder, issue: str, at_s: float) -> bool:
 
 def _us(unix_s: float) -> int:
     return round(unix_s * _MICRO)
-
-
-def table_version(tables: Folder) -> int | None:
-    """Newest version of the table with an analysis; None without any."""
-    path = tables / TABLE
-    if not is_table(path):
-        return None
-    table = open_table(path)
-    return table.version() if table.file_uris() else None
 
 
 @dataclass(frozen=True)
@@ -411,7 +385,7 @@ class AnalysisReader:
 
     def newest_version(self) -> int | None:
         """Version of the table now; None without any analysis."""
-        return table_version(self.tables)
+        return version_with_rows(self.tables / TABLE)
 
     def of_cell(self, meshes: Iterable[str], version: int) -> TableAnalyses:
         """Analyses of one cell, by its meshes and a version of the table."""

@@ -19,7 +19,7 @@ COMMANDS: Final = {
         "Write urgent messages of the log into the alerts table; until SIGTERM.",
     ),
     "analysis": (
-        "backend_spark.cli.analysis:analysis",
+        "backend_spark.cli.data:analysis",
         "Load JMA's analysed rain and soil water index on the 1 km grid.",
     ),
     "backup": (

@@ -4,7 +4,6 @@ Each issue is stored once and counts from its import. A file is imported complet
 not at all.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,17 +20,15 @@ from backend_spark.errors import ForecastFileError
 from backend_spark.forecast.files import SUFFIXES, ForecastRow, read_forecast
 from backend_spark.tables.delta_writer import (
     commit_files,
-    create_tables,
     time_literal,
     write_file,
 )
-from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
-from backend_spark.tables.read_files import ReadFiles
+from backend_spark.tables.maintenance import maintain_tables
+from backend_spark.tables.read_files import ReadFiles, importing
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
-from backend_spark.tables.store import Folder, is_table, open_table
+from backend_spark.tables.store import Folder, open_table, version_with_rows
 from service_runtime.errors import FieldError
-from service_runtime.locks import acquire_lock
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
 from slope_science.rain_forecast import (
@@ -74,15 +71,6 @@ def add_rows(
         commit_files(path, [part])
         maintain_tables([path], open_table(path).version())
     return len(new)
-
-
-def table_version(tables: Folder) -> int | None:
-    """Newest version of the table with a forecast; None without any."""
-    path = tables / TABLE
-    if not is_table(path):
-        return None
-    table = open_table(path)
-    return table.version() if table.file_uris() else None
 
 
 @lru_cache(maxsize=4096)
@@ -169,10 +157,6 @@ def _us(unix_s: float) -> int:
     return round(unix_s * _MICRO)
 
 
-LOCK_FILE: Final = f".lock-{TABLE}"
-CACHE_FILE: Final = f".read-{TABLE}.json"
-
-
 @dataclass(frozen=True)
 class ImportedFile:
     """Result of importing one file.
@@ -224,19 +208,13 @@ class ForecastImporter:
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        folder = self.locks or Path(str(self.tables))
-        lock = acquire_lock(folder / LOCK_FILE)
-        try:
-            create_tables(self.tables, [TABLE])
+        run = importing(self.tables, TABLE, self.keep, self.now_s, self.locks)
+        with run as known:
             files = list(find_files(paths))
             if not self.as_issued:
                 files.sort(key=_written, reverse=True)
-            with ReadFiles(folder / CACHE_FILE, self.tables / TABLE) as known:
-                for file in files:
-                    yield self._load_or_report(file, known)
-            delete_old_rows(self.tables, [TABLE], self.keep, self.now_s)
-        finally:
-            os.close(lock)
+            for file in files:
+                yield self._load_or_report(file, known)
 
     def _load_or_report(
         self, path: Path, known: ReadFiles
@@ -320,7 +298,7 @@ class ForecastReader:
 
     def newest_version(self) -> int | None:
         """Version of the table now; None without any forecast."""
-        return table_version(self.tables)
+        return version_with_rows(self.tables / TABLE)
 
     def cell_forecast(
         self,

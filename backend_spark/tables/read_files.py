@@ -1,16 +1,23 @@
-"""Files that an import has read, so that its next runs skip them without opening them.
+"""Import of files: one at a time, and the files that it has read.
+
+Its next runs skip these without opening them.
 
 A cache: without it, or beside another table or an older version, all are read again.
 """
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
+from backend_spark.config import KeepSection
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.maintenance import delete_old_rows
 from backend_spark.tables.store import Folder, open_table
 from service_runtime.files import write_best_effort
+from service_runtime.locks import acquire_lock
 
 T = TypeVar("T")
 
@@ -22,7 +29,7 @@ Mark = list[int]
 
 
 class ReadFiles:
-    """Files whose rows are in a table; saved at the end of a ``with`` block."""
+    """Files whose rows are in a table."""
 
     def __init__(self, cache: Path, table: Folder) -> None:
         """Load the cache.
@@ -34,20 +41,6 @@ class ReadFiles:
         self._cache, self._table = cache, table
         self._marks = self._load()
         self._unsaved = 0
-
-    def __enter__(self) -> Self:
-        """The same."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Save what was read, also after an error."""
-        if self._unsaved:
-            self._save()
 
     def load_new(self, file: Path, load: Callable[[Path], T], nothing: T) -> T:
         """Load the rows of a file into the table.
@@ -66,7 +59,7 @@ class ReadFiles:
             self._marks[name] = mark
             self._unsaved += 1
         if self._unsaved >= SAVE_EVERY:
-            self._save()
+            self.save()
         return result
 
     def _load(self) -> dict[str, Mark]:
@@ -81,7 +74,10 @@ class ReadFiles:
             pass
         return {}
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Save what was read since the last time."""
+        if not self._unsaved:
+            return
         table = open_table(self._table)
         files = {
             name: mark for name, mark in self._marks.items() if Path(name).exists()
@@ -93,6 +89,36 @@ class ReadFiles:
         }
         write_best_effort(self._cache, json.dumps(stored).encode())
         self._unsaved = 0
+
+
+@contextmanager
+def importing(
+    tables: Folder, name: str, keep: KeepSection, now_s: float, locks: Path | None
+) -> Iterator[ReadFiles]:
+    """Make a table if need be, for an import; delete its old rows after it.
+
+    Args:
+        tables: Folder of the tables.
+        name: Name of the table.
+        keep: How long rows stay.
+        now_s: Unix time.
+        locks: Folder of the lock and of the cache; None: that of the tables.
+
+    Raises:
+        AlreadyRunningError: Another process imports.
+    """
+    folder = locks or Path(str(tables))
+    lock = acquire_lock(folder / f".lock-{name}")
+    try:
+        create_tables(tables, [name])
+        known = ReadFiles(folder / f".read-{name}.json", tables / name)
+        try:
+            yield known
+        finally:
+            known.save()
+        delete_old_rows(tables, [name], keep, now_s)
+    finally:
+        os.close(lock)
 
 
 def _mark_of(file: Path) -> Mark | None:

@@ -178,6 +178,14 @@ def is_table(folder: Folder) -> bool:
     return DeltaTable.is_deltatable(table_url(folder))
 
 
+def version_with_rows(folder: Folder) -> int | None:
+    """Newest version of a table; None if there is no table, or none with a row."""
+    if not is_table(folder):
+        return None
+    table = open_table(folder)
+    return table.version() if table.file_uris() else None
+
+
 def file_names(table: DeltaTable) -> list[str]:
     """Names of the files of a table, within its folder."""
     return [uri.rpartition("/")[2] for uri in table.file_uris()]

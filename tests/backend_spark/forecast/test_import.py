@@ -153,7 +153,7 @@ def test_table_is_created_once_in_a_run(
         calls.append(names)
         create_tables(folder, names)
 
-    monkeypatch.setattr("backend_spark.forecast.table.create_tables", count)
+    monkeypatch.setattr("backend_spark.tables.read_files.create_tables", count)
     paths = [write(tmp_path / f"{n}.csv", 12.0, hour=n) for n in range(3)]
     list(importer(tmp_path, 9000).import_files(paths))
 
