@@ -8,7 +8,7 @@ import pwd
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,8 +49,9 @@ class ServiceUser:
             yield from self._check_credential(setting, path)
         elif (obstacle := self.find_obstacle(path)) is not None:
             remedy = (
-                f"{obstacle} forbids it: use a file in {SETTINGS_FOLDER} (group "
-                f"{USER}, mode 0640), or LoadCredential= (docs/how-to/systemd.md)"
+                f"{obstacle} forbids it: use a file in {SETTINGS_FOLDER} (user "
+                f"{self.uid}, mode 0600, or group {USER}, mode 0640), or "
+                "LoadCredential= (docs/how-to/systemd.md)"
             )
             rule = f"be readable by the service (user {self.uid})"
             yield mend(setting, rule, given, remedy)
@@ -96,8 +97,16 @@ def find_user(name: str) -> ServiceUser | None:
     return ServiceUser(user.pw_uid, groups) if os.geteuid() == 0 else None
 
 
-def find_service_user(config: Path) -> ServiceUser | None:
-    """The user of the service that reads these settings; None for other settings."""
+def find_service_user(config: Path, name: str = USER) -> ServiceUser | None:
+    """The user of the service that reads these settings; None for other settings.
+
+    Args:
+        config: The settings file.
+        name: Its user. The units of other users than `USER` add the group of that one.
+    """
     if config.absolute().parent != SETTINGS_FOLDER:
         return None
-    return find_user(USER)
+    user, daemons = find_user(name), find_user(USER)
+    if user is None or daemons is None:
+        return None
+    return replace(user, gids=(*user.gids, *daemons.gids))

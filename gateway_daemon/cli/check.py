@@ -26,11 +26,12 @@ from service_runtime.machine_check import (
     ok,
 )
 from service_runtime.metrics import parse_listen_address
-from service_runtime.service_rights import find_user
+from service_runtime.service_rights import USER, find_service_user, find_user
 from service_runtime.settings import parse_toml, read_settings_text
 from service_runtime.tls import Endpoint
 
 MOSQUITTO: Final = "mosquitto"
+SIGNER_USER: Final = "yamamori-ca"
 BROKER_FILES: Final = Path("/etc/mosquitto/yamamori")
 FORMS: Final[Mapping[str, Callable[[Path], object]]] = {
     "gateway": config.read_gateway_settings,
@@ -53,10 +54,12 @@ def check(path: Path, *, is_json: bool) -> None:
     table = read_settings(lambda path: parse_toml(read_settings_text(path)), path)
     kind = next((each for each in FORMS if each in table), "gateway")
     settings = read_settings(FORMS[kind], path)
-    now = datetime.now(UTC)
+    user = find_service_user(path, SIGNER_USER if kind == "signer" else USER)
+    needs, now = _needs(kind, settings), datetime.now(UTC)
     findings = [
         ok(f"{path}: settings of a {kind} are valid"),
-        *check_machine(_needs(kind, settings), os.environ, now),
+        *check_machine(needs, os.environ, now),
+        *(user.check_tls(needs.tls) if user is not None else ()),
         *check_broker_files(BROKER_FILES, MOSQUITTO),
     ]
     if isinstance(settings, config.GatewaySettings) and settings.uplink.period:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -21,7 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from backend_spark.cli import check as backend_check
 from backend_spark.cli import cli as backend
+from gateway_daemon.cli import check as gateway_check
+from gateway_daemon.cli import cli as gateway
 from gateway_daemon.cli.check import check_broker_files
+from service_runtime import service_rights
 from service_runtime.service_rights import ServiceUser
 
 GATEWAY = """
@@ -239,6 +243,62 @@ def test_key_of_notices_is_checked_for_the_user_of_the_service(
     assert "notify.key_file" not in by_root
     assert "MEND  notify.key_file must be readable by the service" in by_user
     assert "notify.key_file" not in granted
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(os.geteuid() != 0, reason="checks for another user as root")
+@pytest.mark.parametrize(
+    ("settings", "user"),
+    [
+        pytest.param(GATEWAY, "yamamori", id="gateway"),
+        pytest.param(MANAGER, "yamamori", id="manager"),
+        pytest.param(BROKER, "yamamori", id="broker"),
+        pytest.param(SIGNER, "yamamori-ca", id="signer"),
+    ],
+)
+def test_tls_files_are_checked_for_the_user_of_the_service(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, settings: str, user: str
+) -> None:
+    """With mode 600 by root the check passed, and the service ended at each start."""
+    users = {user: ServiceUser(12345, (12345,))}
+    monkeypatch.setattr(
+        gateway_check, "find_service_user", lambda _config, name: users[name]
+    )
+    with tempfile.TemporaryDirectory() as name:  # every user may enter it
+        folder = Path(name)
+        folder.chmod(0o755)
+        ca, path = folder / "ca.pem", folder / "settings.toml"
+        ca.touch(0o600)
+        path.write_text(
+            settings.format(broker=broker.url, data=folder / "data")
+            + f'[tls]\nca = "{ca}"\n'
+        )
+
+        def check() -> str:
+            return CliRunner().invoke(gateway, ["check", "--config", str(path)]).output
+
+        hidden = check()
+        os.chown(ca, 0, 12345)
+        ca.chmod(0o640)
+        granted = check()
+
+    assert "MEND  tls.ca must be readable by the service (user 12345)" in hidden
+    assert "be readable by the service" not in granted
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="checks for another user as root")
+def test_signer_has_a_user_of_its_own_and_the_group_of_the_daemons(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its unit adds that group, in which are the settings."""
+    monkeypatch.setattr(service_rights, "SETTINGS_FOLDER", tmp_path)
+    monkeypatch.setattr(service_rights, "USER", "mail")
+    signer = service_rights.find_service_user(tmp_path / "signer.toml", "nobody")
+
+    assert signer is not None
+    assert signer.uid == pwd.getpwnam("nobody").pw_uid
+    assert pwd.getpwnam("mail").pw_gid in signer.gids
+    assert service_rights.find_service_user(tmp_path / "a.toml", "nowhere") is None
 
 
 def test_accounts_of_the_console_are_read(machine: CheckedMachine) -> None:
