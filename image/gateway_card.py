@@ -1,11 +1,12 @@
 """Copies a gateway's settings from the card's FAT partition.
 
 ``gateway.toml`` and ``manager.toml`` are validated first, so that an invalid file never
-replaces a valid one. The files of the folder ``mosquitto`` are the broker's and are
-copied without validation; private keys are wiped from the card. The result is written
-to ``gateway-report.txt``.
+replaces a valid one, and so are the files of the folder ``firewall``. The files of the
+folder ``mosquitto`` are the broker's and are copied without validation; private keys
+are wiped from the card. The result is written to ``gateway-report.txt``.
 """
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -26,15 +27,24 @@ READERS: dict[str, Callable[[Path], object]] = {
     "gateway.toml": read_gateway_settings,
     "manager.toml": read_manager_settings,
 }
+RULES = Path("/etc/yamamori-firewall.nft")
+SITE_RULES = 'include "/etc/yamamori/firewall/*.nft"'
+"""Line of the rules that reads the site's files."""
+
 REPORT = "gateway-report.txt"
-DOUBLE_SUFFIXES = (".toml.txt", ".conf.txt")
+DOUBLE_SUFFIXES = (".toml.txt", ".conf.txt", ".nft.txt")
 """Windows' editor adds the `.txt`, and Windows hides it."""
 
 PRIVATE = b"PRIVATE KEY-----"
 
 
-def take(source: Path, target: Path) -> Iterator[str]:
+def take(source: Path, target: Path, rules: Path = RULES) -> Iterator[str]:
     """Copy new and valid files; yield lines for the report.
+
+    Args:
+        source: Folder on the card.
+        target: Folder of the settings.
+        rules: File of the firewall that reads the site's files.
 
     Raises:
         OSError: The target cannot be written, or the card cannot be wiped.
@@ -50,6 +60,9 @@ def take(source: Path, target: Path) -> Iterator[str]:
         if path.suffix != WIPE_SUFFIX:
             yield f"mosquitto/{path.name}: {_broker_file(path, target / 'mosquitto')}"
     wipe_marked(source / "mosquitto")
+    (target / "firewall").mkdir(exist_ok=True)
+    for path in sorted((source / "firewall").glob("*")):
+        yield from _firewall_file(path, target / "firewall", rules.read_text())
 
 
 def _right_name(path: Path) -> str:
@@ -94,6 +107,36 @@ def _broker_file(path: Path, target: Path) -> str:
     if PRIVATE in raw:
         mark_for_wipe(path)
     return "TAKEN"
+
+
+def _firewall_file(path: Path, target: Path, rules: str) -> Iterator[str]:
+    """Install a file that nft accepts together with those installed before."""
+    name, shown = _right_name(path), f"firewall/{path.name}"
+    if _is_superseded(path):
+        yield f"{shown}: IGNORED, as there is {name}"
+        return
+    if not (path.is_file() and name.endswith(".nft")):
+        yield f"{shown}: IGNORED, as it is no *.nft file"
+        return
+    fresh = target / f"{name}.card"
+    write_atomic(fresh, path.read_bytes().replace(b"\r\n", b"\n"), 0o644)
+    others = (each for each in target.glob("*.nft") if each.name != name)
+    includes = "\n".join(f'include "{each}"' for each in (*others, fresh))
+    done = subprocess.run(
+        ["/usr/sbin/nft", "-c", "-f", "-"],
+        input=rules.replace(SITE_RULES, includes),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        yield f"{shown}: REFUSED; what worked before goes on"
+        yield from (f" {line}" for line in done.stderr.splitlines())
+        fresh.unlink()
+    else:
+        fresh.replace(target / name)
+        fsync_folder(target)
+        yield f"{shown}: TAKEN"
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Files on a gateway's card: valid ones are imported, invalid ones reported."""
 
+import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -15,6 +17,11 @@ from image.gateway_card import take
 from spatial_mqtt.codec import MAX_RECEIVED_BYTES, get_property
 
 BROKER = Path(__file__).parents[2] / "image/roles/gateway/etc/mosquitto/mosquitto.conf"
+RULES = Path(__file__).parents[2] / "systemd/firewall/yamamori.nft"
+needs_nft = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("nft") is None,
+    reason="needs root and nft; run scripts/setup",
+)
 GATEWAY = """
 [gateway]
 id = "gw-otani"
@@ -98,6 +105,57 @@ def test_names_to_which_windows_added_txt_are_accepted(card: Path) -> None:
     ]
     assert (etc / "gateway.toml").read_text() == GATEWAY
     assert (etc / "mosquitto/own.conf").read_bytes() == b"listener 8883\n"
+
+
+@needs_nft
+def test_firewall_files_open_further_ports(card: Path) -> None:
+    """Such as the port of the metrics; the file has the name that Notepad gives it."""
+    etc, rule = card.parent / "etc", b"ip saddr 10.8.0.0/24 tcp dport 9464 accept\n"
+    (card / "firewall").mkdir()
+    (card / "firewall/metrics.nft.txt").write_bytes(rule.replace(b"\n", b"\r\n"))
+
+    assert list(take(card, etc, RULES))[1:] == ["firewall/metrics.nft.txt: TAKEN"]
+    assert (etc / "firewall/metrics.nft").read_bytes() == rule
+
+
+@needs_nft
+@pytest.mark.parametrize(
+    "text", ["tcp dprt 9464 accept\n", "define office = 10.8.0.2\n", "}\n"]
+)
+def test_firewall_file_that_nft_refuses_is_not_installed(card: Path, text: str) -> None:
+    """With it, nft would load no rule at all, and each port would be open."""
+    etc = card.parent / "etc"
+    (etc / "firewall").mkdir()
+    office = "define office = 10.8.0.1\nip saddr $office tcp dport 9464 accept\n"
+    (etc / "firewall/metrics.nft").write_text(office)
+    (card / "firewall").mkdir()
+    (card / "firewall/other.nft").write_text(text)
+    lines = list(take(card, etc, RULES))[1:]
+
+    assert lines[0] == "firewall/other.nft: REFUSED; what worked before goes on"
+    assert any("rror" in line for line in lines[1:])
+    assert [path.name for path in (etc / "firewall").iterdir()] == ["metrics.nft"]
+
+
+def test_firewall_file_with_another_name_is_reported(card: Path) -> None:
+    """The firewall would not read it."""
+    (card / "firewall").mkdir()
+    (card / "firewall/metrics.nft.bak").write_text("tcp dport 9464 accept\n")
+
+    ignored = "firewall/metrics.nft.bak: IGNORED, as it is no *.nft file"
+    assert ignored in take(card, card.parent / "etc", RULES)
+
+
+@needs_nft
+def test_changed_firewall_file_replaces_the_earlier_one(card: Path) -> None:
+    """It is tested without the earlier one."""
+    etc = card.parent / "etc"
+    (card / "firewall").mkdir()
+    for port in (9464, 9466):
+        text = f"define office = 10.8.0.{port % 100}\ntcp dport {port} accept\n"
+        (card / "firewall/metrics.nft").write_text(text)
+        assert "firewall/metrics.nft: TAKEN" in take(card, etc, RULES)
+        assert (etc / "firewall/metrics.nft").read_text() == text
 
 
 def test_file_with_the_right_name_has_precedence(card: Path) -> None:
