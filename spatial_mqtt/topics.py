@@ -41,8 +41,7 @@ GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
 GATEWAY_HEARTBEAT: Final = "/api/notice/gatewaybroker/here"
 """Extension: heartbeat of a gateway that publishes on `GATEWAY_DOWN`."""
 
-_PLACES: Final = "/api/notice/gatewaybroker/place/"
-GATEWAY_LOCATIONS: Final = f"{_PLACES}+"
+GATEWAY_LOCATIONS: Final = "/api/notice/gatewaybroker/place/+"
 """Extension: positions of the gateways, retained."""
 
 GATEWAY_AREA_REQUEST: Final = "/api/notice/gatewaybroker/wish"
@@ -102,13 +101,17 @@ RECEIVED_COUNT: Final = "$SYS/broker/publish/messages/received"
 CLIENT_LOG: Final = "$SYS/broker/log/N"
 """Log of the connections of a Mosquitto that has ``log_dest topic``."""
 
-CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
 FORWARD_FILTER: Final = "/forward/#"
 FROM_FILTER: Final = "/from/#"
 CUSTODY_FILTER: Final = "/custody/+"
 NOTICE_FILTER: Final = "/notice/#"
 DRILL_FILTER: Final = "/drill/#"
+ROLLOUT_FILTER: Final = "/update/#"
+FILE_REQUESTS: Final = "/piece/want/+"
+FILE_CHUNKS: Final = "/piece/for/+"
+OVERLAY_NAMES: Final = "/overlay/name/"
+OVERLAY_NAME_FILTER: Final = f"{OVERLAY_NAMES}+"
 ADMIN_FILTER: Final = "/api/tool/#"
 """Commands of administrators to Managers."""
 
@@ -367,34 +370,6 @@ def is_system_topic(topic: str) -> bool:
     )
 
 
-def notice_topic(area: str) -> str:
-    """Topic of the retained notice for an area.
-
-    Raises:
-        TopicError: The text is not an area.
-    """
-    return f"/notice{check_area(area)}"
-
-
-def notice_filters(topic: str) -> tuple[str, ...]:
-    """Filters of a node at a topic: its own cell and every area around it."""
-    return tuple(notice_topic(area) for area in areas_around(topic))
-
-
-def drill_topic(area: str) -> str:
-    """Topic of the retained drill for an area, apart from its notice.
-
-    Raises:
-        TopicError: The text is not an area.
-    """
-    return f"/drill{check_area(area)}"
-
-
-def drill_filters(topic: str) -> tuple[str, ...]:
-    """Filters of a node at a topic: its own cell and every area around it."""
-    return tuple(drill_topic(area) for area in areas_around(topic))
-
-
 def check_area(area: str) -> str:
     """Return an area if it is ``/`` or ``/level/level...`` without wildcards.
 
@@ -432,45 +407,6 @@ def check_node_id(node: str) -> str:
     return node
 
 
-def custody_topic(sender: str) -> str:
-    """Topic of the receipts for a sender.
-
-    Raises:
-        TopicError: The sender's id cannot be a topic level.
-    """
-    return _CUSTODY + check_node_id(sender)
-
-
-def offer_topic(receiver: str) -> str:
-    """Topic of a receiver's retained offer of receipts.
-
-    Raises:
-        TopicError: The receiver's id cannot be a topic level.
-    """
-    return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
-
-
-def parse_offer_topic(topic: str) -> str:
-    """Parse the receiver from the topic of an offer.
-
-    Raises:
-        TopicError: The topic is not that of an offer.
-    """
-    head = f"{CUSTODY_OFFER}/"
-    if not topic.startswith(head):
-        raise TopicError("topic", f"under {head}", topic)
-    return check_node_id(topic.removeprefix(head))
-
-
-def gateway_location_topic(gateway: str) -> str:
-    """Topic of a gateway's retained position, on the Managers' brokers.
-
-    Raises:
-        TopicError: The gateway's id cannot be a topic level.
-    """
-    return _PLACES + check_node_id(gateway)
-
-
 def named_api_topic(topic: str, name: str) -> str:
     """Topic below a certificate's name for a topic of gateways or brokers.
 
@@ -498,101 +434,74 @@ def record_topic(name: str) -> str:
     return MANAGER_RECORDS.replace("+", level)
 
 
-def renewal_topic(name: str) -> str:
-    """Topic of a holder's request for a new certificate.
+@dataclass(frozen=True)
+class _AreaTopics:
+    """Topics of one kind of retained messages for areas.
 
-    Raises:
-        TopicError: The name cannot be a topic level.
+    Attributes:
+        prefix: The topic before the area.
     """
-    return RENEWAL_REQUESTS.replace("+", check_node_id(name))
+
+    prefix: str
+
+    def of(self, area: str) -> str:
+        """Topic for an area.
+
+        Raises:
+            TopicError: The text is not an area.
+        """
+        return self.prefix + check_area(area)
+
+    def around(self, topic: str) -> tuple[str, ...]:
+        """Filters of a node at a topic: its own cell and every area around it."""
+        return tuple(map(self.of, areas_around(topic)))
 
 
-def renewal_answer_topic(name: str) -> str:
-    """Topic of the answer to a holder.
+_NOTICES, _DRILLS = _AreaTopics("/notice"), _AreaTopics("/drill")
+_ROLLOUTS = _AreaTopics("/update")
+notice_topic, notice_filters = _NOTICES.of, _NOTICES.around
+drill_topic, drill_filters = _DRILLS.of, _DRILLS.around
+rollout_topic, rollout_filters = _ROLLOUTS.of, _ROLLOUTS.around
 
-    Raises:
-        TopicError: The name cannot be a topic level.
+
+@dataclass(frozen=True)
+class _NameTopics:
+    """Topics of one kind, each for a node, gateway or other holder of an id.
+
+    Attributes:
+        filter_: The filter of all of them; its ``+`` is the id.
     """
-    return RENEWAL_ANSWERS.replace("+", check_node_id(name))
+
+    filter_: str
+
+    def of(self, name: str) -> str:
+        """Topic for an id.
+
+        Raises:
+            TopicError: The id cannot be a topic level.
+        """
+        return self.filter_.replace("+", check_node_id(name))
+
+    def parse(self, topic: str) -> str:
+        """Parse the id from a topic.
+
+        Raises:
+            TopicError: The topic is of another kind, or its id is not valid.
+        """
+        head = self.filter_.removesuffix("+")
+        if not topic.startswith(head):
+            raise TopicError("topic", f"under {head}", topic)
+        return check_node_id(topic.removeprefix(head))
 
 
-def parse_custody_topic(topic: str) -> str:
-    """Parse the sender from a custody topic.
-
-    Raises:
-        TopicError: The topic is not the custody topic of a sender.
-    """
-    if not topic.startswith(_CUSTODY):
-        raise TopicError("topic", "under /custody/", topic)
-    return check_node_id(topic.removeprefix(_CUSTODY))
-
-
-ROLLOUT_FILTER: Final = "/update/#"
-FILE_REQUESTS: Final = "/piece/want/+"
-FILE_CHUNKS: Final = "/piece/for/+"
-
-
-def rollout_topic(area: str) -> str:
-    """Topic of the retained rollout for an area.
-
-    Raises:
-        TopicError: The text is not an area.
-    """
-    return f"/update{check_area(area)}"
-
-
-def rollout_filters(topic: str) -> tuple[str, ...]:
-    """Filters of a node at a topic: its own cell and every area around it."""
-    return tuple(rollout_topic(area) for area in areas_around(topic))
-
-
-def file_request_topic(name: str) -> str:
-    """Topic of a client's requests for chunks of a file.
-
-    Raises:
-        TopicError: The name cannot be a topic level.
-    """
-    return FILE_REQUESTS.replace("+", check_node_id(name))
-
-
-def file_chunk_topic(name: str) -> str:
-    """Topic of the chunks for a client.
-
-    Raises:
-        TopicError: The name cannot be a topic level.
-    """
-    return FILE_CHUNKS.replace("+", check_node_id(name))
-
-
-def parse_file_request_topic(topic: str) -> str:
-    """Parse the client from a topic of `FILE_REQUESTS`.
-
-    Raises:
-        TopicError: The topic is not one of them.
-    """
-    head = FILE_REQUESTS.removesuffix("+")
-    if not topic.startswith(head):
-        raise TopicError("topic", f"under {head}", topic)
-    return check_node_id(topic.removeprefix(head))
-
-
-OVERLAY_NAMES: Final = "/overlay/name/"
-OVERLAY_NAME_FILTER: Final = f"{OVERLAY_NAMES}+"
-
-
-def overlay_topic(gateway: str) -> str:
-    """Topic of the frames for a gateway, on its broker.
-
-    Raises:
-        TopicError: The gateway's id cannot be a topic level.
-    """
-    return f"/overlay/node/{check_node_id(gateway)}"
-
-
-def overlay_name_topic(gateway: str) -> str:
-    """Topic of a gateway's retained name.
-
-    Raises:
-        TopicError: The gateway's id cannot be a topic level.
-    """
-    return OVERLAY_NAMES + check_node_id(gateway)
+_RECEIPTS, _OFFERS = _NameTopics(CUSTODY_FILTER), _NameTopics(OFFER_FILTER)
+_FILES = _NameTopics(FILE_REQUESTS)
+custody_topic, parse_custody_topic = _RECEIPTS.of, _RECEIPTS.parse
+offer_topic, parse_offer_topic = _OFFERS.of, _OFFERS.parse
+file_request_topic, parse_file_request_topic = _FILES.of, _FILES.parse
+file_chunk_topic = _NameTopics(FILE_CHUNKS).of
+gateway_location_topic = _NameTopics(GATEWAY_LOCATIONS).of
+renewal_topic = _NameTopics(RENEWAL_REQUESTS).of
+renewal_answer_topic = _NameTopics(RENEWAL_ANSWERS).of
+overlay_topic = _NameTopics("/overlay/node/+").of
+overlay_name_topic = _NameTopics(OVERLAY_NAME_FILTER).of
