@@ -10,7 +10,7 @@ Their signatures are in `notice_signatures`.
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import ClassVar, Final, Self
 
 import msgspec
 
@@ -19,9 +19,9 @@ from service_runtime.errors import FieldError
 from spatial_mqtt.errors import NoticeError, RolloutError
 from spatial_mqtt.priority import LADDER
 
-T = TypeVar("T")
-
 MAX_NOTICE_BYTES = 4096
+"""Largest notice, drill or rollout."""
+
 MIN_CRITERION_MM, MAX_CRITERION_MM = 10.0, 2000.0
 """Plausible range: the criteria of all Japan lie well within."""
 
@@ -63,7 +63,36 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"version must be Unix seconds, got {self.version:g}")
 
 
-class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+class AreaMessage(msgspec.Struct, frozen=True):
+    """A message for an area, in JSON.
+
+    Attributes:
+        error: Raised for a payload that does not parse.
+    """
+
+    error: ClassVar[type[FieldError]] = NoticeError
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Decode a message of this form.
+
+        Raises:
+            FieldError: The payload does not parse; of the class `error`.
+        """
+        name, size = cls.__name__.lower(), len(payload)
+        if size > MAX_NOTICE_BYTES:
+            raise cls.error(name, f"at most {MAX_NOTICE_BYTES} bytes", f"{size} bytes")
+        try:
+            return decode_json(payload, cls)
+        except DECODE_ERRORS as cause:
+            raise cls.error(name, f"JSON of its form ({cause})", payload) from cause
+
+
+class Notice(AreaMessage, frozen=True, omit_defaults=True):
     """A level or new criteria for an area.
 
     Attributes:
@@ -102,25 +131,12 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.withdrawn and (self.level > 1 or self.criteria is not None):
             raise ValueError("withdrawn must come without level and criteria")
 
-    def encode(self) -> bytes:
-        """Encode as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "Notice":
-        """Decode a notice.
-
-        Raises:
-            NoticeError: The payload does not parse.
-        """
-        return _decode(payload, cls, MAX_NOTICE_BYTES, NoticeError)
-
 
 MAX_DRILL_S: Final = 900.0
 """Longest drill: people must not get used to an alarm that goes on."""
 
 
-class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Drill(AreaMessage, frozen=True, forbid_unknown_fields=True):
     """A drill of the alarm outputs of an area.
 
     It has a topic of its own (`topics.drill_topic`), so that it never takes the place
@@ -153,19 +169,6 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rule = f"until_s must be at most {MAX_DRILL_S:g} s after at_s"
             raise ValueError(f"{rule}, got {self.until_s - self.at_s:g} s")
 
-    def encode(self) -> bytes:
-        """Encode as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "Drill":
-        """Decode a drill.
-
-        Raises:
-            NoticeError: The payload does not parse.
-        """
-        return _decode(payload, cls, MAX_NOTICE_BYTES, NoticeError)
-
 
 class SignedNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A notice, drill or rollout with its signature.
@@ -191,12 +194,11 @@ def read_notice_time_s(payload: bytes) -> float:
         return 0.0
 
 
-MAX_ROLLOUT_BYTES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 1 << 29
 SHA256_DIGITS: Final = 64
 
 
-class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Rollout(AreaMessage, frozen=True, forbid_unknown_fields=True):
     """A version for the nodes of an area.
 
     Attributes:
@@ -210,6 +212,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         withdrawn: Nodes that have not started the update do not start it.
     """
 
+    error: ClassVar[type[FieldError]] = RolloutError
     version: str
     sha256: str
     size_bytes: int
@@ -238,29 +241,3 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         digest = blake2b(f"{self.sha256} {node}".encode(), digest_size=4).digest()
         return int.from_bytes(digest) < self.percent / 100 * 2**32
-
-    def encode(self) -> bytes:
-        """Encode as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "Rollout":
-        """Decode a rollout.
-
-        Raises:
-            RolloutError: The payload does not parse.
-        """
-        return _decode(payload, cls, MAX_ROLLOUT_BYTES, RolloutError)
-
-
-def _decode(
-    payload: bytes, form: type[T], max_bytes: int, error: type[FieldError]
-) -> T:
-    """Decode a message of a form; `error` is raised if it does not parse."""
-    name = form.__name__.lower()
-    if len(payload) > max_bytes:
-        raise error(name, f"at most {max_bytes} bytes", f"{len(payload)} bytes")
-    try:
-        return decode_json(payload, form)
-    except DECODE_ERRORS as cause:
-        raise error(name, f"JSON of its form ({cause})", payload) from cause

@@ -5,7 +5,7 @@
 loss or a restart the same request is sent again.
 """
 
-from typing import Final, TypeVar
+from typing import ClassVar, Final, Self
 
 import msgspec
 
@@ -18,10 +18,35 @@ FILE_CHUNK_BYTES: Final = 4096
 
 MAX_FILE_CHUNK_BYTES: Final = 65_536
 
-_Form = TypeVar("_Form", "FileChunkRequest", "FileChunk")
+
+class FileMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message of a transfer, in MessagePack.
+
+    Attributes:
+        title: Its name in errors.
+    """
+
+    title: ClassVar[str]
+
+    def encode(self) -> bytes:
+        """Encode for the wire."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Decode a message of this form.
+
+        Raises:
+            FileChunkError: The payload does not parse.
+        """
+        try:
+            return decode_msgpack(payload, cls)
+        except DECODE_ERRORS as error:
+            rule = f"a {cls.title} ({error})"
+            raise FileChunkError("payload", rule, payload) from error
 
 
-class FileChunkRequest(msgspec.Struct, frozen=True, array_like=True):
+class FileChunkRequest(FileMessage, frozen=True):
     """Request for a chunk.
 
     Attributes:
@@ -30,6 +55,7 @@ class FileChunkRequest(msgspec.Struct, frozen=True, array_like=True):
         size_bytes: Number of bytes; the last chunk of a file may be shorter.
     """
 
+    title: ClassVar[str] = "chunk request"
     sha256: str
     at: int
     size_bytes: int = FILE_CHUNK_BYTES
@@ -42,21 +68,8 @@ class FileChunkRequest(msgspec.Struct, frozen=True, array_like=True):
             got = f"{self.size_bytes} at {self.at}"
             raise ValueError(f"a chunk request must be {rule}, got {got}")
 
-    def encode(self) -> bytes:
-        """Encode for the wire."""
-        return msgspec.msgpack.encode(self)
 
-    @classmethod
-    def decode(cls, payload: bytes) -> "FileChunkRequest":
-        """Decode a request.
-
-        Raises:
-            FileChunkError: The payload does not parse.
-        """
-        return _decode(payload, cls, "chunk request")
-
-
-class FileChunk(msgspec.Struct, frozen=True, array_like=True):
+class FileChunk(FileMessage, frozen=True):
     """A chunk of a file.
 
     Attributes:
@@ -65,27 +78,7 @@ class FileChunk(msgspec.Struct, frozen=True, array_like=True):
         data: The bytes; empty if the server does not have the file.
     """
 
+    title: ClassVar[str] = "chunk"
     sha256: str
     at: int
     data: bytes
-
-    def encode(self) -> bytes:
-        """Encode for the wire."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "FileChunk":
-        """Decode a chunk.
-
-        Raises:
-            FileChunkError: The payload does not parse.
-        """
-        return _decode(payload, cls, "chunk")
-
-
-def _decode(payload: bytes, form: type[_Form], name: str) -> _Form:
-    try:
-        return decode_msgpack(payload, form)
-    except DECODE_ERRORS as error:
-        rule = f"a {name} ({error})"
-        raise FileChunkError("payload", rule, payload) from error
