@@ -215,54 +215,24 @@ def decode_directory_message(payload: bytes, form: type[T], what: str) -> T:
         raise DirectoryError(what, f"JSON of its form ({error})", payload) from error
 
 
-def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
-    """Decode the gateway list of `topics.GATEWAY_INFO`."""
-    return decode_directory_message(payload, tuple[BrokerEntry, ...], "gateway list")
+def _decoder(form: type[T], what: str) -> Callable[[bytes], T]:
+    return lambda payload: decode_directory_message(payload, form, what)
 
 
-def decode_broker_table(payload: bytes) -> BrokerTable:
-    """Decode the broker table of `topics.BROKER_TABLE`."""
-    return decode_directory_message(payload, BrokerTable, "broker table")
-
-
-def decode_version(payload: bytes) -> int:
-    """Decode the version on `topics.BROKER_READY`."""
-    return decode_directory_message(payload, int, "table version")
-
-
-def decode_gateway_notice(payload: bytes) -> GatewayNotice:
-    """Decode a gateway's notice."""
-    return decode_directory_message(payload, GatewayNotice, "gateway notice")
-
-
-def decode_gateway_location(payload: bytes) -> GatewayLocation:
-    """Decode the position of a gateway."""
-    return decode_directory_message(payload, GatewayLocation, "gateway's place")
+decode_gateways = _decoder(tuple[BrokerEntry, ...], "gateway list")  # GATEWAY_INFO
+decode_broker_table = _decoder(BrokerTable, "broker table")
+decode_version = _decoder(int, "table version")  # BROKER_READY
+decode_gateway_notice = _decoder(GatewayNotice, "gateway notice")
+decode_gateway_location = _decoder(GatewayLocation, "gateway's place")
+decode_gateway_heartbeat = _decoder(GatewayHeartbeat, "gateway")
+decode_broker_heartbeat = _decoder(BrokerHeartbeat, "broker heartbeat")
+decode_area_setting = _decoder(AreaSetting, "area setting")
+decode_broker_entry = _decoder(BrokerEntry, "broker entry")
 
 
 def decode_gateway_reference(payload: bytes) -> BrokerInfo:
     """Decode a reference to a gateway."""
     return decode_directory_message(payload, GatewayReference, "gateway").broker_info
-
-
-def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
-    """Decode the heartbeat of a gateway."""
-    return decode_directory_message(payload, GatewayHeartbeat, "gateway")
-
-
-def decode_broker_heartbeat(payload: bytes) -> BrokerHeartbeat:
-    """Decode the heartbeat of a distributed broker."""
-    return decode_directory_message(payload, BrokerHeartbeat, "broker heartbeat")
-
-
-def decode_area_setting(payload: bytes) -> AreaSetting:
-    """Decode an area setting in its newer or older form."""
-    return decode_directory_message(payload, AreaSetting, "area setting")
-
-
-def decode_broker_entry(payload: bytes) -> BrokerEntry:
-    """Decode a distributed broker to add."""
-    return decode_directory_message(payload, BrokerEntry, "broker entry")
 
 
 def rank_gateways(
