@@ -14,11 +14,6 @@ _STATISTICS_CHARS: Final = 32
 """Longest text in statistics."""
 
 
-def format_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file as JSON: row count, and ranges of the columns."""
-    return merge_statistics([statistics_of(rows)])
-
-
 def statistics_of(rows: pa.Table) -> dict[str, Any]:
     """Statistics of all columns with values that have an order.
 

@@ -38,10 +38,15 @@ from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from math import ceil, log2
 
-from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError, vector_prefix
+from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError
 from spatial_mqtt.priority import LADDER
 
 Ranks = Sequence[int]
+
+
+def vector_prefix(vector: int, level: int) -> int:
+    """Return the first ``level`` bits of a vector, the name of its list there."""
+    return vector >> (VECTOR_BITS - level)
 
 
 class SkipGraph:

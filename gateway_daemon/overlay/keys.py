@@ -128,11 +128,6 @@ def common_prefix_bits(one: int, other: int) -> int:
     return VECTOR_BITS - (one ^ other).bit_length()
 
 
-def vector_prefix(vector: int, level: int) -> int:
-    """Return the first ``level`` bits of a vector, the name of its list there."""
-    return vector >> (VECTOR_BITS - level)
-
-
 WORLD = "/"
 AREA_DEPTHS = (4, 8, 12)
 

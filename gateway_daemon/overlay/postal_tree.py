@@ -4,9 +4,8 @@ Child number j receives j * child_ms later than an only child would, and every n
 has the message keeps sending. The best tree always makes the send that arrives first,
 so the first children get the largest subtrees.
 
-Costs of a hop: 1 ms inside a node, 10 ms between nodes, 0.1 ms per child, with ten
-children assumed; so every hop counts 12 ms. `HopCost.child_delay_ms` counts the real
-position instead: the hundredth child waits for ninety-nine others.
+Costs of a hop: 1 ms inside a node, 10 ms between nodes, 0.1 ms per child. The hundredth
+child waits for ninety-nine others.
 
 Source: Bar-Noy and Kipnis, "Designing broadcasting algorithms in the postal model",
 SPAA 1992; the costs are from the thesis, 6.2.
@@ -15,8 +14,6 @@ SPAA 1992; the costs are from the thesis, 6.2.
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
-
-THESIS_CHILDREN = 10
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,6 @@ class HopCost:
     def child_delay_ms(self, number: int) -> float:
         """Return the delay from a node to its n-th child, 1 the first (ours)."""
         return self.hop_ms + number * self.child_ms
-
-    def path_delay_ms(self, hops: float) -> float:
-        """Return the delay of a path by its length alone (the thesis)."""
-        return hops * (self.hop_ms + THESIS_CHILDREN * self.child_ms)
 
 
 DEFAULT_COST = HopCost()

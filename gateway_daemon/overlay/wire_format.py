@@ -108,12 +108,6 @@ def encode_frame(to: OverlayKey, sender: OverlayKey, packet: PacketBody) -> byte
     return DEFLATED + zlib.compress(plain, 6)
 
 
-def read_kind(frame: bytes) -> str:
-    """Return the kind of packet in a frame, for diagnostics and tests."""
-    plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
-    return decode_msgpack(plain, Frame).kind
-
-
 def decode_frame(frame: bytes) -> tuple[OverlayKey, OverlayKey, PacketBody]:
     """Decode receiver, sender and packet of a frame.
 

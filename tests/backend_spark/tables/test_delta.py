@@ -1,6 +1,5 @@
 """The Delta writer and the history reader on real tables, without a JVM."""
 
-import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -28,7 +27,7 @@ from backend_spark.tables.delta_writer import (
 from backend_spark.tables.maintenance import COMPACT_EVERY, compact, maintain_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
 from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES, TABLES
-from backend_spark.tables.statistics import format_statistics
+from backend_spark.tables.statistics import statistics_of
 
 
 @pytest.fixture
@@ -182,9 +181,7 @@ def test_merge_replaces_rows_of_the_same_key(tables: Path) -> None:
 
 def test_statistics_enclose_every_row() -> None:
     """Times are stored in milliseconds, so the maximum is rounded up."""
-    statistics = json.loads(
-        format_statistics(pa.Table.from_batches([silver("a", 1_000_001)]))
-    )
+    statistics = statistics_of(pa.Table.from_batches([silver("a", 1_000_001)]))
 
     assert statistics["numRecords"] == 1
     texts = {"cell": "a", "node": "n", "name": "rain"}
@@ -199,7 +196,7 @@ def test_statistics_enclose_long_texts_and_infinite_numbers() -> None:
         "value": [float("nan"), float("-inf")],
         "is_set": [True, None],
     })
-    statistics = json.loads(format_statistics(rows))
+    statistics = statistics_of(rows)
     low, high = statistics["minValues"], statistics["maxValues"]
 
     assert low["node"] == "谷" * 32

@@ -3,12 +3,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.baselines import SkipGraph, vector_prefix
 from gateway_daemon.overlay.keys import (
     VECTOR_BITS,
     common_prefix_bits,
     membership_vector,
-    vector_prefix,
 )
 
 

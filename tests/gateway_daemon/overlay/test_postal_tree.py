@@ -11,7 +11,7 @@ from gateway_daemon.overlay.partition import (
     head_positions,
     subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost, build_postal_tree
+from gateway_daemon.overlay.postal_tree import HopCost, build_postal_tree
 
 
 def reached_by(time_ms: int, hop: int, child: int) -> int:
@@ -76,8 +76,3 @@ def test_emergency_fan_out_is_within_five_percent_of_the_bound(nodes: int) -> No
 
     assert capped.mean_ms <= 1.05 * build_postal_tree(nodes).mean_ms
     assert capped.last_ms <= 28.0
-
-
-def test_a_hop_costs_twelve_milliseconds_as_in_the_thesis() -> None:
-    """1 + 10 + 10 * 0.1."""
-    assert DEFAULT_COST.path_delay_ms(1) == pytest.approx(12.0)
