@@ -30,7 +30,6 @@ from edge_agent.cli._options import (
     read_settings,
     say,
 )
-from edge_agent.cli.installed_service import InstalledService, find_service
 from edge_agent.commissioning.fleet import encode_text
 from edge_agent.commissioning.link_check import (
     HANDSHAKE_BYTES,
@@ -72,7 +71,13 @@ from service_runtime.machine_check import (
     check_libraries,
     check_programs,
     check_tls_files,
+    mend,
     texts_of,
+)
+from service_runtime.service_rights import (
+    ServiceUser,
+    find_service_user,
+    read_drop_ins,
 )
 from spatial_mqtt.topics import cell_topic
 
@@ -125,7 +130,7 @@ def check(path: Path, **arguments: object) -> None:
     node, options = read_settings(path), CheckOptions(**arguments)  # type: ignore[arg-type]  # click checked them
     if not options.as_json:
         click.echo(f"{path}: settings are valid")
-    machine = _check_machine(node, find_service(path))
+    machine = _check_machine(node, find_service_user(path))
     problems = texts_of(machine, FindingState.MEND)
     obstacles = [] if options.no_sensors else _obstacles(node)
     problems += obstacles
@@ -192,6 +197,10 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 BURST_BYTES, LIMITED_BURST_BYTES = 16_000, 4_000
 MAX_GATEWAYS = 3
 _MODEL = Path("/proc/device-tree/model")
+STATE_FOLDER = Path("/var/lib/yamamori")
+"""Folder that systemd makes for the service; all others are read-only."""
+
+UNIT = "edge-agent.service"
 _STOP_AGENT = "stop it with 'systemctl stop edge-agent', check, and start it again"
 
 
@@ -206,7 +215,7 @@ def _obstacles(node: NodeSettings) -> list[str]:
 
 
 def _check_machine(
-    node: NodeSettings, service: InstalledService | None
+    node: NodeSettings, user: ServiceUser | None
 ) -> list[MachineFinding]:
     """What the node needs beside sensors and link. The box names an unset clock."""
     tls, queue = node.settings.tls, Path(node.settings.queue.path)
@@ -216,11 +225,31 @@ def _check_machine(
         *check_libraries("edge"),
         *check_programs("node", os.environ["PATH"]),
         *check_data_folder("queue.path", queue.parent, f"{queue.name}*"),
-        *(service.check(queue) if service is not None else ()),
-        *(service.check_tls(tls) if service is not None else ()),
+        *(check_queue_place(user, queue) if user is not None else ()),
+        *(user.check_tls(tls) if user is not None else ()),
         *check_disk(queue.parent),
         *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
     ]
+
+
+def check_queue_place(
+    user: ServiceUser, queue: Path, state_folder: Path = STATE_FOLDER
+) -> Iterator[MachineFinding]:
+    """Check that the service may write its queue file; nothing if it may."""
+    rule = "be in a folder that the service may write"
+    has_more_folders = "ReadWritePaths=" in read_drop_ins(user.units / f"{UNIT}.d")
+    if not queue.is_relative_to(state_folder) and not has_more_folders:
+        remedy = (
+            f"set a file in {state_folder}, or name the folder by "
+            f"ReadWritePaths= (systemctl edit {UNIT})"
+        )
+        yield mend("queue.path", rule, str(queue), remedy)
+        return
+    found = next(each for each in queue.absolute().parents if each.exists())
+    is_made = found in state_folder.parents
+    if not is_made and found.stat().st_uid != user.uid:
+        remedy = f"install -d -o {user.uid} -g {user.uid} {queue.parent}"
+        yield mend("queue.path", rule, str(queue), remedy)
 
 
 def _machine(node: NodeSettings) -> NodeIdentification:

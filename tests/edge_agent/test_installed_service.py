@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from edge_agent.cli import check as check_module
 from edge_agent.cli import cli
-from edge_agent.cli.installed_service import InstalledService
+from edge_agent.cli.check import check_queue_place
+from service_runtime.service_rights import ServiceUser
 from service_runtime.tls import TlsFiles
 
 RULE = "queue.path must be in a folder that the service may write, got"
@@ -37,52 +38,52 @@ def made(path: Path, owner: int | None = None) -> Path:
     return path
 
 
-def problems(service: InstalledService, queue: Path) -> list[str]:
-    return [each.text for each in service.check(queue)]
+def problems(user: ServiceUser, queue: Path) -> list[str]:
+    """Problems of a queue, where systemd makes the folder ``lib/state``."""
+    state_folder = user.units / "lib/state"
+    return [each.text for each in check_queue_place(user, queue, state_folder)]
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> InstalledService:
-    """A service whose folder systemd will make."""
-    return InstalledService(
-        os.getuid(), tmp_path / "lib/state", made(tmp_path / "edge-agent.service.d")
-    )
+def drop_ins(tmp_path: Path) -> Path:
+    """Folder of changes of the unit."""
+    return made(tmp_path / "edge-agent.service.d")
 
 
-def test_folder_of_the_unit_is_made_at_its_start(service: InstalledService) -> None:
-    other = InstalledService(OTHER, service.state_folder, service.drop_ins)
+def test_folder_of_the_unit_is_made_at_its_start(tmp_path: Path) -> None:
+    other = ServiceUser(OTHER, units=tmp_path)
 
-    assert problems(other, service.state_folder / "queue.db") == []
+    assert problems(other, tmp_path / "lib/state/queue.db") == []
 
 
 def test_folder_beside_that_of_the_unit_is_read_only(
-    service: InstalledService, tmp_path: Path
+    drop_ins: Path, tmp_path: Path
 ) -> None:
     """Whoever owns it, unless the unit names it."""
     queue = made(tmp_path / "data") / "queue.db"
-    (found,) = problems(service, queue)
-    (service.drop_ins / "data.conf").write_text(f"ReadWritePaths={queue.parent}\n")
+    user = ServiceUser(os.getuid(), units=tmp_path)
+    (found,) = problems(user, queue)
+    (drop_ins / "data.conf").write_text(f"ReadWritePaths={queue.parent}\n")
 
     assert found.startswith(RULE)
-    assert f"set a file in {service.state_folder}, or name the folder" in found
-    assert problems(service, queue) == []
+    assert f"set a file in {tmp_path}/lib/state, or name the folder" in found
+    assert problems(user, queue) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="changes owners, which needs root")
-def test_folder_of_another_user_is_named(service: InstalledService) -> None:
+def test_folder_of_another_user_is_named(tmp_path: Path) -> None:
     """As when root has made it; also if it must be made there first."""
-    made(service.state_folder, OTHER)
-    own = InstalledService(OTHER, service.state_folder, service.drop_ins)
+    state_folder = made(tmp_path / "lib/state", OTHER)
     for folder in ("", "more/queue"):
-        queue = service.state_folder / folder / "queue.db"
-        (found,) = problems(service, queue)
+        queue = state_folder / folder / "queue.db"
+        (found,) = problems(ServiceUser(0, units=tmp_path), queue)
         assert found.startswith(RULE)
-        assert f"install -d -o {service.uid} " in found
-        assert problems(own, queue) == []
+        assert "install -d -o 0 " in found
+        assert problems(ServiceUser(OTHER, units=tmp_path), queue) == []
 
 
 def test_check_of_an_installed_node_refuses_the_path(
-    service: InstalledService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root may write everywhere, and found nothing."""
     queue = tmp_path / "nowhere/queue.db"
@@ -90,7 +91,8 @@ def test_check_of_an_installed_node_refuses_the_path(
     config.write_text(f'[queue]\npath = "{queue}"\n{NODE}', encoding="utf-8")
     command = ["check", "--config", str(config), "--no-sensors", "--json"]
     before = CliRunner().invoke(cli, command)
-    monkeypatch.setattr(check_module, "find_service", lambda _config: service)
+    user = ServiceUser(os.getuid(), units=tmp_path)
+    monkeypatch.setattr(check_module, "find_service_user", lambda _config: user)
     after = CliRunner().invoke(cli, command)
 
     assert "queue.path" not in json.dumps(json.loads(before.stdout)["problems"])
@@ -106,19 +108,17 @@ def etc() -> Iterator[Path]:
         yield Path(made)
 
 
-def tls_problems(service: InstalledService, path: Path | str) -> list[str]:
+def tls_problems(user: ServiceUser, path: Path | str) -> list[str]:
     files = TlsFiles(ca=__file__, certificate=str(path))
-    found = service.check_tls(files)
+    found = user.check_tls(files)
     return [each.text for each in found if "tls.certificate" in each.text]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="changes owners, which needs root")
-def test_certificate_that_the_service_cannot_read_is_named(
-    service: InstalledService, etc: Path
-) -> None:
+def test_certificate_that_the_service_cannot_read_is_named(etc: Path) -> None:
     """Root can read it, so the check passed and the service failed for ever."""
-    folder, other = made(etc / "tls"), InstalledService(OTHER, etc, service.drop_ins)
-    member = InstalledService(OTHER, etc, service.drop_ins, (OTHER,))
+    folder, other = made(etc / "tls"), ServiceUser(OTHER)
+    member = ServiceUser(OTHER, (OTHER,))
     file = folder / "n1.pem"
     file.touch(0o640)
     folder.chmod(0o700)
@@ -134,16 +134,17 @@ def test_certificate_that_the_service_cannot_read_is_named(
     assert tls_problems(other, file) == [secret]
 
 
-def test_credential_needs_a_drop_in(service: InstalledService) -> None:
+def test_credential_needs_a_drop_in(drop_ins: Path, tmp_path: Path) -> None:
     """Systemd makes the file at the start of the unit."""
     path = "/run/credentials/edge-agent.service/cert.pem"
-    (found,) = tls_problems(service, path)
-    (service.drop_ins / "keys.conf").write_text(
+    user = ServiceUser(os.getuid(), units=tmp_path)
+    (found,) = tls_problems(user, path)
+    (drop_ins / "keys.conf").write_text(
         "[Service]\nLoadCredential=cert.pem:/etc/yamamori/tls/cert.pem\n"
     )
 
     assert "LoadCredential=cert.pem:" in found
-    assert tls_problems(service, path) == []
+    assert tls_problems(user, path) == []
 
 
 def test_check_of_an_installed_node_tests_its_tls_files(
@@ -155,8 +156,8 @@ def test_check_of_an_installed_node_tests_its_tls_files(
     config = tmp_path / "node.toml"
     tls = f'[tls]\ncertificate = "{folder}/n1.pem"\n'
     config.write_text(f'{NODE}{tls}[queue]\npath = "{tmp_path}/q.db"\n', "utf-8")
-    service = InstalledService(OTHER, tmp_path, tmp_path)
-    monkeypatch.setattr(check_module, "find_service", lambda _config: service)
+    user = ServiceUser(OTHER, units=tmp_path)
+    monkeypatch.setattr(check_module, "find_service_user", lambda _config: user)
     command = ["check", "--config", str(config), "--no-sensors", "--json"]
     done = CliRunner().invoke(cli, command)
 
