@@ -31,6 +31,8 @@ from spatial_mqtt.transport import (
 )
 
 TIMEOUT_S = 10.0
+"""How long to wait for each answer."""
+
 REFUSAL_WAIT_S = 2.0
 
 
@@ -86,16 +88,9 @@ class AdminClient(BaseConnectionHandler):
     Args:
         manager: Address of the broker.
         tls: Files for an ``mqtts`` endpoint.
-        timeout_s: How long to wait for each answer.
     """
 
-    def __init__(
-        self,
-        manager: Endpoint,
-        tls: TlsFiles | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, manager: Endpoint, tls: TlsFiles | None = None) -> None:
         self._changed = threading.Condition()
         self._gateways: tuple[BrokerEntry, ...] | None = None
         self._table = BrokerTable(0, ())
@@ -116,7 +111,7 @@ class AdminClient(BaseConnectionHandler):
         self._connection.start()
         with self._changed:
             is_ready = self._changed.wait_for(
-                lambda: self._gateways is not None, self._timeout_s
+                lambda: self._gateways is not None, TIMEOUT_S
             )
         if not is_ready:
             self._connection.stop()
@@ -141,7 +136,7 @@ class AdminClient(BaseConnectionHandler):
             BrokerError: The Manager publishes none in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._report is not None, self._timeout_s)
+            self._changed.wait_for(lambda: self._report is not None, TIMEOUT_S)
         if self._report is None:
             at = str(self._connection.endpoint)
             raise BrokerError(at, "the manager publishes no loads")
@@ -173,7 +168,7 @@ class AdminClient(BaseConnectionHandler):
             is_seen = is_done is not None and is_done(self.directory)
             return is_seen or self._refusal(topic) is not None
 
-        wait_s = REFUSAL_WAIT_S if is_done is None else self._timeout_s
+        wait_s = REFUSAL_WAIT_S if is_done is None else TIMEOUT_S
         with self._changed:
             has_answer = self._changed.wait_for(is_answered, wait_s)
             if not has_answer and is_done is not None:
@@ -198,7 +193,7 @@ class AdminClient(BaseConnectionHandler):
 
     def _wait_for(self, token: int | None) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: token in self._published, self._timeout_s)
+            self._changed.wait_for(lambda: token in self._published, TIMEOUT_S)
         refused = self._published.get(token or 0, "the broker does not answer")
         if refused not in {None, NO_SUBSCRIBERS}:
             raise BrokerError(str(self._connection.endpoint), str(refused))

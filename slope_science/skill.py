@@ -229,11 +229,11 @@ class LeadTime:
     most_s: float
 
 
-def merge_slides(slides: Sequence[Slide], gap_s: float = EVENT_GAP_S) -> list[Slide]:
+def merge_slides(slides: Sequence[Slide]) -> list[Slide]:
     """Merge landslides that are close in time into events."""
     events: list[Slide] = []
     for slide in sorted(slides, key=lambda s: (s.from_s, s.to_s)):
-        if events and slide.from_s - events[-1].to_s < gap_s:
+        if events and slide.from_s - events[-1].to_s < EVENT_GAP_S:
             last = events[-1]
             to_s = max(last.to_s, slide.to_s)
             events[-1] = replace(last, to_s=to_s, count=last.count + slide.count)

@@ -30,13 +30,9 @@ class Board:
     """
 
     def __init__(
-        self,
-        slope: Slope,
-        sensors: Iterable[SensorConfig],
-        rng: random.Random,
-        pin_factory: SlopePinFactory | None = None,
+        self, slope: Slope, sensors: Iterable[SensorConfig], rng: random.Random
     ) -> None:
-        self.pin_factory = SlopePinFactory() if pin_factory is None else pin_factory
+        self.pin_factory = SlopePinFactory()
         self.buses = SimulatedBuses()
         self._slope = slope
         bench = SimulatedBench(self.pin_factory, rng, self.buses)

@@ -14,23 +14,18 @@ SEGMENT_BYTES = 1448
 SEGMENT_HEADER_BYTES = 66
 """Ethernet 14, IPv4 20, TCP 20 and its time stamps 12."""
 
-TLS_RECORD_BYTES = 29
-"""TLS 1.2 with AES-GCM: header 5, nonce 8, tag 16; one record per packet."""
-
 MIN_BURST_BYTES = 1500
 
 
-def wire_bytes(packet_bytes: int, *, is_first: bool, is_tls: bool = False) -> int:
-    """Size of a publication on the link, in bytes.
+def wire_bytes(packet_bytes: int, *, is_first: bool) -> int:
+    """Size of a publication on the link in bytes, without the headers of TLS.
 
     Args:
         packet_bytes: Size of the PUBLISH packet.
         is_first: Whether it starts a write; those after it share its segment.
-        is_tls: Whether it is encrypted.
     """
-    size_bytes = packet_bytes + (TLS_RECORD_BYTES if is_tls else 0)
-    segments = size_bytes // SEGMENT_BYTES + is_first
-    return size_bytes + segments * SEGMENT_HEADER_BYTES
+    segments = packet_bytes // SEGMENT_BYTES + is_first
+    return packet_bytes + segments * SEGMENT_HEADER_BYTES
 
 
 @dataclass

@@ -33,18 +33,13 @@ class HealthProbes:
     Args:
         is_reachable: Whether an address accepts connections; may take seconds.
         watchdog: Supervises the loop.
-        interval_s: Time between two rounds.
     """
 
     def __init__(
-        self,
-        is_reachable: Callable[[BrokerInfo], bool],
-        watchdog: LoopWatchdog,
-        interval_s: float = PROBE_INTERVAL_S,
+        self, is_reachable: Callable[[BrokerInfo], bool], watchdog: LoopWatchdog
     ) -> None:
         self._watchdog = watchdog
         self._answers = is_reachable
-        self._every_s = interval_s
         self._stop = threading.Event()
         self._targets: frozenset[BrokerInfo] = frozenset()
         self._silent: dict[BrokerInfo, int] = {}
@@ -92,7 +87,7 @@ class HealthProbes:
         return changes
 
     def _run(self, report: Callable[[ProbeResult], object], beat: Heartbeat) -> None:
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(PROBE_INTERVAL_S):
             beat()
             for change in self.probe_all(beat):
                 report(change)

@@ -243,18 +243,12 @@ class LinuxI2c:
 class LinuxBuses:
     """All buses of the machine; sensors on one bus get the same object."""
 
-    def __init__(
-        self,
-        files: LinuxFiles | None = None,
-        gpsd: LinuxGpsd | None = None,
-        late_s: float = LATE_S,
-    ) -> None:
+    def __init__(self, late_s: float = LATE_S) -> None:
         self._lock = threading.Lock()
         self._late_s = late_s
         self._i2c: dict[int, LinuxI2c] = {}
         self._lines: dict[str, LinuxSerialLine] = {}
-        self._files = files or LinuxFiles()
-        self._gpsd = gpsd or LinuxGpsd()
+        self._files, self._gpsd = LinuxFiles(), LinuxGpsd()
 
     def i2c(self, number: int) -> LinuxI2c:
         with self._lock:
