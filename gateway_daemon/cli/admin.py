@@ -16,6 +16,7 @@ from gateway_daemon.admin_client import (
     format_decision,
 )
 from gateway_daemon.cli._options import EXIT_USAGE, fail, json_option, tls_option
+from gateway_daemon.config import parse_broker_info
 from gateway_daemon.manager.autoscaler import AreaReport
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
@@ -122,7 +123,7 @@ def why(session: tuple[AdminClient, bool], topic: str) -> None:
 @click.pass_obj
 def add_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
     """Give an AREA to the broker at URL; gateways take it over without a gap."""
-    entry = _checked(lambda: BrokerEntry(area, _broker(url)))
+    entry = _checked(lambda: BrokerEntry(area, parse_broker_info(url)))
     _change(
         session,
         BROKER_ADD,
@@ -137,7 +138,7 @@ def add_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
 @click.pass_obj
 def remove_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
     """Take an AREA from the broker at URL; its waiting messages move."""
-    entry = _checked(lambda: BrokerEntry(area, _broker(url)))
+    entry = _checked(lambda: BrokerEntry(area, parse_broker_info(url)))
     before = session[0].directory.table.version
     _change(
         session,
@@ -155,7 +156,7 @@ def set_area(
     session: tuple[AdminClient, bool], url: str, areas: tuple[str, ...]
 ) -> None:
     """Give the gateway at URL these AREAS and no others."""
-    gateway = _checked(lambda: _broker(url))
+    gateway = _checked(lambda: parse_broker_info(url))
     setting = _checked(lambda: AreaSetting(gateway, topics=areas))
     wanted = set(areas)
     payload = encode_directory_message(setting)
@@ -173,7 +174,7 @@ def set_area(
 @click.pass_obj
 def unset_area(session: tuple[AdminClient, bool], url: str, area: str) -> None:
     """Take one AREA from the gateway at URL; without an area it serves everything."""
-    gateway = _checked(lambda: _broker(url))
+    gateway = _checked(lambda: parse_broker_info(url))
     before = _areas(session[0].directory, gateway)
     if area not in before:
         fail(f"{gateway} serves {', '.join(sorted(before)) or 'nothing'}, not {area}")
@@ -187,7 +188,7 @@ def unset_area(session: tuple[AdminClient, bool], url: str, area: str) -> None:
 @click.pass_obj
 def forget(session: tuple[AdminClient, bool], url: str) -> None:
     """Remove the gateway at URL permanently, with its areas."""
-    gateway = _checked(lambda: _broker(url))
+    gateway = _checked(lambda: parse_broker_info(url))
     # A gateway that is down is not listed anyway, so only a refusal can be detected.
     _change(
         session,
@@ -213,11 +214,6 @@ def _load_row(area: AreaReport) -> tuple[str, ...]:
 
 def _areas(directory: PublishedDirectory, gateway: BrokerInfo) -> set[str]:
     return {e.topic for e in directory.gateways if e.broker_info == gateway}
-
-
-def _broker(url: str) -> BrokerInfo:
-    endpoint = Endpoint.parse(url)
-    return BrokerInfo(endpoint.host, endpoint.port)
 
 
 def _show(
