@@ -7,6 +7,7 @@ from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.observation import Observation, last_suspects
 from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.reviews import is_counted_after_review
+from slope_science.causes import iter_chain
 from slope_science.criteria import Criteria
 from slope_science.findings import (
     LOWEST,
@@ -27,7 +28,7 @@ WATER_CODES: Final = frozenset({
     ReasonCode.PORE_HIGH,
     ReasonCode.WATER_LEVEL_STEP,
 })
-"""Findings of soil and streams that confirm doubtful rain."""
+"""Findings of soil and streams that confirm doubtful rain; of a stream, a rise."""
 
 _LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
@@ -138,6 +139,14 @@ def cap_doubtful_rain(
     index_mm = sure.tanks.index_mm if sure.tanks else 0.0
     note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
     level = judged.level
-    if not any(sign and sign.reason.code in WATER_CODES for sign in signs):
+    if not any(sign and _shows_much_water(sign) for sign in signs):
         level = max(without.level, min(level, alone_level))
     return Judgement(level, (note, *judged.reasons))
+
+
+def _shows_much_water(sign: Finding) -> bool:
+    """Whether a finding, also a held or unconfirmed one, is of much water."""
+    return any(
+        each.code in WATER_CODES and each.params.get("step_m", 0.0) >= 0
+        for each in iter_chain(sign.reason)
+    )

@@ -140,6 +140,24 @@ def test_bouncing_switch_is_told_by_its_refused_closures() -> None:
     assert flags(score_cell([*rain, *refused], RULES)) == {"bounce"}
 
 
+@pytest.mark.parametrize(("rise_m", "highest"), [(1.5, 5), (-1.5, 3), (0.1, 3)])
+def test_surge_of_a_stream_confirms_doubtful_rain(rise_m: float, highest: int) -> None:
+    """A rise shows much water; a drop, by a dam or a fault, shows none."""
+    rain = gauge([0.0] * 12 + [22.0] * 30)
+    stream = [
+        Observation(
+            o.at_s, "n2", "stage", "m", 3.0 + rise_m * (o.seq >= 36),
+            received_us=o.received_us, boot="b", seq=o.seq,
+        )
+        for o in rain
+    ]  # fmt: skip
+    scores = score_cell([*rain, *stream], RULES)
+
+    assert "extreme" in flags(scores)
+    assert max(levels(score_cell(rain, RULES))) == 3
+    assert max(levels(scores)) == highest
+
+
 FIVE_DRY = [[0.0] * 40] * 5
 
 
