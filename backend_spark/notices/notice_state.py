@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,13 +13,17 @@ from backend_spark.scoring.holds import (
     HELD,
     JUDGED,
     NO_LIMITS,
+    UNKNOWN,
     HoldLimits,
     PresentLevel,
 )
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
 from service_runtime.files import write_best_effort
-from slope_science.reasons import find_restrictions, level_reasons
+from slope_science.causes import iter_chain
+from slope_science.findings import LOWEST
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason, find_restrictions, level_reasons
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -30,6 +34,8 @@ AHEAD_S = 600.0
 """The time of a step is its end, which may be ahead of now."""
 
 _TICK_S = 0.001
+_BEFORE: Final = "before"
+"""Key beside those of a notice in the file; earlier versions ignore it."""
 
 ROW_COLUMNS: Final = (
     "cell",
@@ -40,7 +46,14 @@ ROW_COLUMNS: Final = (
     "known_until",
     "reasons",
     "reason_codes",
+    "n_nodes",
 )
+
+_OWN_CODES: Final = {
+    HELD: (ReasonCode.HELD, ReasonCode.GRID_SOIL_WATER),
+    UNKNOWN: (ReasonCode.NOT_JUDGED,),
+}
+"""First codes of the reason, by state, where the analyses give the state themselves."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +79,16 @@ class CurrentLevel:
         present: Level and state.
         at_s: Unix time of the newest step.
         doubts: Codes that restrict the level; see `Notice.doubts`.
+        by_analyses: Whether the row is one by JMA's analyses; see `silent_cells`.
+        has_fallen: Whether the analyses of such a row no longer raise the level of
+            the readings, which the row has again.
     """
 
     present: PresentLevel
     at_s: float = 0.0
     doubts: tuple[str, ...] = ()
+    by_analyses: bool = False
+    has_fallen: bool = False
 
 
 class NoticeState:
@@ -88,10 +106,14 @@ class NoticeState:
         self._terms = policy
         self._path = path
         self._limits = limits
-        self.notices: dict[str, Notice] = read_notices(path)
+        stored = _read(path)
+        self.notices: dict[str, Notice] = {t: n for t, (n, _) in stored.items()}
+        # Levels of notices before the analyses alone raised them.
+        self._before = {t: level for t, (_, level) in stored.items() if level}
         self._is_saved = True
         self._last_at_s: dict[str, dict[int, float]] = {}
         self._seen_s: dict[str, float] = {}
+        self._fallen: dict[str, CurrentLevel] = {}
 
     def update(
         self, levels: Mapping[str, CurrentLevel], now_s: float
@@ -101,7 +123,8 @@ class NoticeState:
         A rise is published at once, a fall after `calm_s`, so that a fluctuating level
         does not switch sirens on and off. Only a judged level lowers or withdraws a
         notice. That of a silent cell is renewed as held until the hold ends; that of a
-        cell whose level is unknown runs until it expires.
+        cell whose level is unknown runs until it expires. What the analyses alone
+        raised falls with them, to the level that the notice had before.
 
         Args:
             levels: Present level by cell token; silent cells may be absent.
@@ -112,6 +135,7 @@ class NoticeState:
             then they are published all the same, and each call tries again.
         """
         new: dict[str, Notice] = {}
+        before = dict(self._before)
         current = dict(self._by_topic(levels))
         for topic, found in current.items():
             notice = self._from_level(topic, found, now_s)
@@ -127,7 +151,10 @@ class NoticeState:
             del self.notices[topic]
             self._last_at_s.pop(topic, None)
             self._seen_s.pop(topic, None)
-        self._is_saved = self._is_saved and not (new or expired)
+            self._before.pop(topic, None)
+            self._fallen.pop(topic, None)
+        is_changed = bool(new or expired) or before != self._before
+        self._is_saved = self._is_saved and not is_changed
         if not self._is_saved:
             self._write()
         return new
@@ -144,20 +171,51 @@ class NoticeState:
     def _from_level(
         self, topic: str, found: CurrentLevel, now_s: float
     ) -> Notice | None:
-        present = found.present
-        if present.level is None:
+        present, known = found.present, self.notices.get(topic)
+        before = self._before.get(topic) if found.has_fallen else None
+        level = max(present.level or LOWEST, before or LOWEST)
+        self._fallen.pop(topic, None)
+        if before is not None and known is not None and level < known.level:
+            self._fallen[topic] = found  # for when its row is old
+        if present.level is None and before != LOWEST:
             return None
-        level, known = present.level, self.notices.get(topic)
         known_s = present.known_until_s or found.at_s
         self._seen_s[topic] = known_s
-        if present.state != JUDGED and known is not None and known.until_s > now_s:
+        is_held = present.state != JUDGED and before is None
+        if is_held and known is not None and known.until_s > now_s:
             level = max(level, known.level)
         level = self._highest_recent(topic, level, now_s)
-        held_s = None if present.state == JUDGED else known_s
-        return self._next_notice(known, level, now_s, held_s, found.doubts)
+        is_over = before is not None and level < self._terms.from_level
+        held_s = None if present.state == JUDGED or is_over else known_s
+        notice = self._next_notice(known, level, now_s, held_s, found.doubts)
+        self._keep_before(topic, found, notice)
+        return notice
+
+    def _keep_before(
+        self, topic: str, found: CurrentLevel, notice: Notice | None
+    ) -> None:
+        """Keep the level of a notice before the analyses alone raised it.
+
+        Args:
+            topic: Topic of the notice.
+            found: Present level of its cell.
+            notice: The new notice; None if it stays.
+        """
+        known = self.notices.get(topic)
+        shown = LOWEST if known is None else known.level
+        before = self._before.pop(topic, None)
+        if found.by_analyses:
+            before = shown if before is None else before
+        elif before is not None:
+            level = found.present.level or LOWEST
+            before = level if found.present.state == JUDGED else max(before, level)
+        if before is not None and before < (shown if notice is None else notice.level):
+            self._before[topic] = before
 
     def _of_silent_cell(self, topic: str, now_s: float) -> Notice | None:
         """Renewal of the notice in force of a cell without current rows, as held."""
+        if topic in self._fallen:
+            return self._from_level(topic, self._fallen[topic], now_s)
         known = self.notices[topic]
         known_s = self._seen_s.get(topic, known.known_until_s or known.at_s)
         is_in_force = not known.withdrawn and known.until_s > now_s
@@ -232,14 +290,24 @@ class NoticeState:
 
     def _write(self) -> None:
         texts = {topic: n.encode().decode() for topic, n in self.notices.items()}
+        for topic, level in self._before.items():
+            texts[topic] = json.dumps(json.loads(texts[topic]) | {_BEFORE: level})
         self._is_saved = write_best_effort(self._path, json.dumps(texts).encode())
 
 
 def read_notices(path: Path) -> dict[str, Notice]:
     """Published notices by topic; none if the file is missing or damaged."""
+    return {topic: notice for topic, (notice, _) in _read(path).items()}
+
+
+def _read(path: Path) -> dict[str, tuple[Notice, int | None]]:
+    """Notices by topic, and their levels before the analyses raised them."""
     try:
         texts = json.loads(path.read_text())
-        return {t: Notice.decode(text.encode()) for t, text in texts.items()}
+        return {
+            topic: (Notice.decode(text.encode()), json.loads(text).get(_BEFORE))
+            for topic, text in texts.items()
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
@@ -307,8 +375,19 @@ def select_current_levels(
             PresentLevel.of_row(_as_noticed(row), now_s, limits, max_age_s),
             row["at"].timestamp(),
             find_restrictions(reasons),
+            row.get("n_nodes") == 0,
+            _has_fallen(row, reasons),
         )
     return found
+
+
+def _has_fallen(row: Mapping[str, Any], reasons: Sequence[Reason]) -> bool:
+    """Whether a row by the analyses has the level of the readings again."""
+    own = _OWN_CODES.get(row.get("state") or JUDGED)
+    if row.get("n_nodes") != 0 or own is None:
+        return False
+    codes = tuple(each.code for reason in reasons[-1:] for each in iter_chain(reason))
+    return codes[: len(own)] != own
 
 
 def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from backend_spark.analysed_rain.table import AnalysisImporter, AnalysisReader
 from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaTable, cell_at_mesh, read_criteria
+from backend_spark.notices.notice_state import LevelReader, NoticePolicy, NoticeState
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.maintenance import compact
@@ -27,6 +28,9 @@ from slope_science.criteria import Criteria
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason, reason_to_json
+from spatial_mqtt.announcements import Notice
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.topics import cell_topic, notice_topic
 
 SHAPE = (60, 90)
 AT_S = round(AT.timestamp())
@@ -452,3 +456,107 @@ def test_analyses_do_not_hide_late_readings(silent: SilentCell, load: Drop) -> N
 
     assert [(r["level"], r["state"]) for r in rows] == [(5, "judged"), (5, "held")]
     assert rows[1]["known_until"] == round((AT_S + 600) * 1e6)
+
+
+@dataclass
+class PublishedNotice:
+    """The publisher's notice of a cell; its levels are current for half an hour."""
+
+    tables: DeltaTables
+    file: Path
+    cell: str
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the publisher again."""
+        policy = NoticePolicy(2, hold_s=10_800.0, calm_s=3600.0)
+        self.state = NoticeState(policy, self.file)
+        self.read_levels = LevelReader(self.tables, max_age_s=1800.0)
+
+    def at(self, minutes: int) -> Notice | None:
+        """The notice in force at a time."""
+        now_s = AT_S + 60.0 * minutes
+        self.state.update(self.read_levels(now_s), now_s)
+        topic = notice_topic(cell_topic(Cell.from_token(self.cell)))
+        return self.state.notices.get(topic)
+
+    def each_10_minutes(self, first: int, last: int) -> list[tuple[int, str, bool]]:
+        """Level, state and withdrawal of the notice at times."""
+        found = [self.at(minutes) for minutes in range(first, last + 1, 10)]
+        return [(n.level, n.state, n.withdrawn) for n in found if n]
+
+
+@pytest.fixture
+def published(silent: SilentCell, tmp_path: Path) -> PublishedNotice:
+    """The notice of the cell with a silent node."""
+    tables = DeltaTables(silent.pipeline.tables)
+    return PublishedNotice(tables, tmp_path / "notices.json", silent.cell)
+
+
+def analyse(silent: SilentCell, load: Drop, analyses: dict[int, float]) -> None:
+    """Import and score soil water indices by minute."""
+    for minutes, index_mm in analyses.items():
+        load(index_mm, 12.0, minutes, 60 * minutes + 60)
+        silent.pipeline.score_analyses()
+
+
+@pytest.mark.parametrize("restarted_at", [None, 60, 80])
+@pytest.mark.parametrize("level", [1, 3])
+def test_notice_of_the_readings_returns_when_the_analyses_fall(
+    silent: SilentCell,
+    load: Drop,
+    published: PublishedNotice,
+    level: int,
+    restarted_at: int | None,
+) -> None:
+    """After `calm_s`, when the row is no longer current; a restart begins it anew."""
+    silent.report(0, level)
+    before = published.each_10_minutes(0, 40)
+    analyse(silent, load, {50: 230.0})
+    assert published.each_10_minutes(50, 50) == [(4, "judged", False)]
+    if restarted_at == 60:
+        published.restart()
+    analyse(silent, load, {60: 20.0})
+    falling = published.each_10_minutes(60, 80)
+    if restarted_at == 80:
+        published.restart()
+    falling += published.each_10_minutes(90, 110)
+    after = published.each_10_minutes(160, 400)
+
+    assert set(falling) == {(4, "held", False)}
+    if level == 1:
+        assert (before, set(after)) == ([], {(1, "judged", True)})
+    else:
+        assert before[-1] == (3, "held", False)
+        assert set(after) == {(3, "held", False)}
+
+
+def test_notice_from_before_the_readings_stays(
+    silent: SilentCell, load: Drop, published: PublishedNotice
+) -> None:
+    """The held row has a lower level than the notice had."""
+    silent.report(0, 3)
+    published.at(0)
+    silent.report(10, 2, state="held", known_until=AT)
+    analyse(silent, load, {50: 230.0, 60: 20.0})
+    published.at(50)
+
+    assert published.each_10_minutes(60, 400)[-1] == (3, "held", False)
+
+
+def test_end_of_the_rain_lowers_no_notice(
+    silent: SilentCell, load: Drop, published: PublishedNotice
+) -> None:
+    """The index falls while the last rain holds the level of the analyses."""
+    silent.report(0, 1)
+    load(300.0, 90.0, 50, 3060)
+    silent.pipeline.score_analyses()
+    assert published.each_10_minutes(50, 50) == [(5, "judged", False)]
+    load(160.0, None, 90, 5460)
+    silent.pipeline.score_analyses()
+    row = silent.newest()
+
+    assert (row["level"], row["state"]) == (4, "held")
+    assert published.each_10_minutes(90, 300)[-1] == (5, "held", False)

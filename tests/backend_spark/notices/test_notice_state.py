@@ -1,6 +1,7 @@
 """Notices: when they are published, renewed and withdrawn."""
 
 import itertools
+import json
 from pathlib import Path
 from typing import cast
 
@@ -160,6 +161,92 @@ def test_notice_time_never_goes_back_after_a_restart(tmp_path: Path) -> None:
     assert again is not None
     assert again.at_s > NOW_S
     assert again.level == 5
+
+
+CALM = NoticePolicy(2, 10_800.0, calm_s=3600.0)
+RAISED = CurrentLevel(PresentLevel(4, JUDGED), NOW_S, by_analyses=True)
+
+
+def fallen(level: int | None, known_s: float = -3000.0) -> CurrentLevel:
+    """The row after an analysis below the level of a silent cell."""
+    state = UNKNOWN if level is None else HELD
+    present = PresentLevel(level, state, NOW_S + known_s)
+    return CurrentLevel(present, NOW_S + 600, by_analyses=True, has_fallen=True)
+
+
+def shown(state: NoticeState) -> tuple[int, str, bool]:
+    """The notice as it was last published."""
+    notice = state.notices[TOPIC]
+    return notice.level, notice.state, notice.withdrawn
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [(None, (1, JUDGED, True)), (judged(3, -700_000.0), (4, JUDGED, False))],
+)
+def test_end_of_the_analyses_returns_an_unknown_cell_to_what_it_was(
+    tmp_path: Path, before: CurrentLevel | None, expected: tuple[int, str, bool]
+) -> None:
+    """A notice of before is not withdrawn, and what is unknown is not renewed."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    update(state, before, -600)
+    update(state, RAISED, 0)
+    update(state, fallen(None, -700_000.0), 600)
+    for at_s in range(1200, 9600, 600):
+        update(state, None, at_s)
+
+    assert shown(state) == expected
+
+
+@pytest.mark.parametrize("readings", [held(1, 900), judged(1, 900)])
+def test_readings_between_two_analyses_keep_what_was_before_these(
+    tmp_path: Path, readings: CurrentLevel
+) -> None:
+    """The readings may be held; the notice falls when the analyses do."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    for at_s, level in (
+        (0, RAISED), (900, readings), (1800, None), (3600, fallen(1)), (7260, None)
+    ):  # fmt: skip
+        update(state, level, at_s)
+
+    assert shown(state) == (1, JUDGED, True)
+
+
+@pytest.mark.parametrize("readings", [held(4, 900), judged(4, 900)])
+def test_level_of_readings_does_not_fall_with_the_analyses(
+    tmp_path: Path, readings: CurrentLevel
+) -> None:
+    """Readings gave the same level while the analyses did."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    for at_s, level in (
+        (0, RAISED), (900, readings), (1800, None), (3600, fallen(1)), (7260, None)
+    ):  # fmt: skip
+        update(state, level, at_s)
+
+    assert shown(state) == (4, HELD, False)
+
+
+def test_analyses_that_rise_again_keep_the_notice(tmp_path: Path) -> None:
+    """Also when their feed ends then."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    for at_s, level in ((0, RAISED), (600, fallen(1)), (1200, RAISED)):
+        update(state, level, at_s)
+    for at_s in range(1800, 9600, 600):
+        update(state, None, at_s)
+
+    assert shown(state) == (4, HELD, False)
+
+
+def test_file_of_raised_notices_is_one_of_notices(tmp_path: Path) -> None:
+    """Earlier versions and the console read it; nodes receive no more than before."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    update(state, 3, -600)
+    update(state, RAISED, 0)
+    texts = json.loads((tmp_path / "notices.json").read_text())
+
+    assert json.loads(texts[TOPIC])["before"] == 3
+    assert Notice.decode(texts[TOPIC].encode()) == state.notices[TOPIC]
+    assert b"before" not in state.notices[TOPIC].encode()
 
 
 def test_damaged_file_and_invalid_cell_are_logged(
