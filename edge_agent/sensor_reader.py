@@ -260,6 +260,7 @@ class SensorReader:
                 self._read_s[_queue_name(sensor)] = self._mono_s()
                 if sensor.name in results:
                     health.is_hanging = False  # the deadline is over: drop the result
+                    self._count_failure(sensor.name)
                 elif error is not None:
                     results[sensor.name] = self._failed(sensor.name, error)
                 else:
@@ -286,6 +287,10 @@ class SensorReader:
         )
 
     def _failed(self, name: str, error: SensorError) -> list[Reading]:
+        self._count_failure(name)
+        return self._health_change(name, error)
+
+    def _count_failure(self, name: str) -> None:
         health = self._health[name]
         health.failures += 1
         now_s = self._mono_s()
@@ -293,7 +298,6 @@ class SensorReader:
         if health.failures >= FAILURES_BEFORE_BACKOFF and now_s >= health.retry_at_s:
             health.retry_at_s = now_s + health.backoff_s
             health.backoff_s = min(2 * health.backoff_s, MAX_BACKOFF_S)
-        return self._health_change(name, error)
 
     def _succeeded(self, name: str) -> list[Reading]:
         health = self._health[name]

@@ -176,6 +176,27 @@ def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
     assert names == ["a", "b", "b/health", "c"]
 
 
+def test_sensor_that_is_always_late_is_paused() -> None:
+    """A dropped result counts as a failure, so that it does not delay each round."""
+    go_on = threading.Event()
+    late = FakeSensor("b", lambda: [Reading("b", "deg", go_on.wait(10))])
+    harness = ReaderHarness(late, deadline_s=0.05)
+
+    def read_once() -> None:
+        go_on.clear()
+        harness.read()
+        go_on.set()
+        wait_until(lambda: "read b" not in {t.name for t in threading.enumerate()})
+
+    for _ in range(FAILURES_BEFORE_BACKOFF + 2):
+        read_once()
+    assert late.reads == FAILURES_BEFORE_BACKOFF
+    assert "does not return within 0.05 s" in harness.reader.problems["b"]
+    harness.now_s = MIN_BACKOFF_S
+    read_once()
+    assert late.reads == FAILURES_BEFORE_BACKOFF + 1
+
+
 def test_probe_that_settles_for_an_hour_has_the_same_deadline() -> None:
     """No driver waits for it; a hanging one would withhold the others of its pack."""
     sensor = FakeSensor("b", lambda: threading.Event().wait(2) or [])

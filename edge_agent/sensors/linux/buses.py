@@ -41,6 +41,8 @@ class LinuxSerialLine:
         self._path = path
         self._late_s = late_s
         self._is_unanswered = False
+        self._has_answered = True
+        self._is_dead = False  # nothing came, neither in time nor late
         self._lock = threading.RLock()
         self._serial = import_library("a serial line", "serial", "pyserial")
         self._port: Any = None
@@ -64,9 +66,7 @@ class LinuxSerialLine:
                 self.close()
                 number = error.args[0] if len(error.args) > 1 else errno.EIO
                 raise OSError(number, f"{error.args[-1]}") from error
-            if request:
-                self._is_unanswered = not is_complete(answer)
-            return answer
+            return self._attribute(answer, is_complete) if request else answer
 
     def close(self) -> None:
         with self._lock:
@@ -87,7 +87,7 @@ class LinuxSerialLine:
         )
 
     def _send(self, request: bytes, is_complete: Callable[[bytes], bool]) -> None:
-        if self._is_unanswered:
+        if self._is_unanswered and not self._is_dead:
             self._discard_late(is_complete)
         self._port.reset_input_buffer()
         self._port.write(request)
@@ -95,10 +95,23 @@ class LinuxSerialLine:
 
     def _discard_late(self, is_complete: Callable[[bytes], bool]) -> None:
         """Discard a late answer, if one comes."""
+        self._is_dead = not self._has_answered
         for _ in range(_MAX_LATE_READS):
             late = self._collect(is_complete, self._late_s)
+            self._is_dead &= not late
             if not late or is_complete(late):
                 break
+
+    def _attribute(self, answer: bytes, is_complete: Callable[[bytes], bool]) -> bytes:
+        """The answer, or nothing if it may be that to an earlier request.
+
+        A dead line is not waited for: three sensors of a probe with a cut cable would
+        pass their deadline. The first bytes of such a line may be a late answer.
+        """
+        was_dead, self._has_answered = self._is_dead, bool(answer)
+        self._is_dead = was_dead and not answer
+        self._is_unanswered = was_dead or not is_complete(answer)
+        return b"" if was_dead else answer
 
     def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
         self._port.timeout = timeout_s

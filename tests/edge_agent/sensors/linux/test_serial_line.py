@@ -1,6 +1,6 @@
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ class FarEnd:
     """The far end of a real line of the kernel, a pseudo terminal."""
 
     def __init__(self) -> None:
-        self._end, near = os.openpty()
+        self.end, near = os.openpty()
         self.path = os.ttyname(near)
         os.close(near)
         self.received: list[bytes] = []
@@ -30,16 +30,16 @@ class FarEnd:
 
     def write(self, data: bytes) -> None:
         """Send bytes without a request."""
-        os.write(self._end, data)
+        os.write(self.end, data)
 
     def close(self) -> None:
         """Unplug the adapter."""
-        os.close(self._end)
+        os.close(self.end)
 
     def _serve(self, pieces: tuple[bytes, ...]) -> None:
-        self.received.append(os.read(self._end, 100))
+        self.received.append(os.read(self.end, 100))
         for piece in pieces:
-            os.write(self._end, piece)
+            os.write(self.end, piece)
 
 
 @pytest.fixture
@@ -76,6 +76,44 @@ def test_missing_and_partial_answers_are_returned(far_end: FarEnd) -> None:
     thread = far_end.answer(b"ab")
     assert line.query(b"hello", ends_with_x, 2.0) == b"ab"
     thread.join()
+    line.close()
+
+
+class WaitingLine(LinuxSerialLine):
+    """Notes how long it waits for a first byte."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, MODBUS, 0.05)
+        self.waits: list[float] = []
+
+    def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
+        self.waits.append(timeout_s)
+        return super()._collect(is_complete, timeout_s)
+
+
+def test_dead_line_is_waited_for_once(far_end: FarEnd) -> None:
+    """Where nothing came late either, the next requests follow at once."""
+    line = WaitingLine(far_end.path)
+    for _ in range(5):
+        assert line.query(b"hello", ends_with_x, 0.01) == b""
+    assert line.waits == [0.01, 0.05, *(4 * [0.01])]
+    line.close()
+
+
+def test_first_answer_of_a_dead_line_is_not_attributed(far_end: FarEnd) -> None:
+    """It may be that to an earlier request; the one after it is waited for."""
+    line = WaitingLine(far_end.path)
+    for _ in range(2):
+        assert line.query(b"1", ends_with_x, 0.01) == b""
+    late = threading.Timer(0.05, far_end.write, [b"to 1 x"])
+    late.start()
+    assert line.query(b"2", ends_with_x, 2.0) == b""
+    late.join()
+    os.read(far_end.end, 100)
+    thread = far_end.answer(b"to 3 x")
+    assert line.query(b"3", ends_with_x, 2.0) == b"to 3 x"
+    thread.join()
+    assert line.waits == [0.01, 0.05, 0.01, 2.0, 0.05, 2.0]
     line.close()
 
 
