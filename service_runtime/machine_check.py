@@ -41,6 +41,9 @@ SYSTEMD_RUNS: Final = Path("/run/systemd/system")
 OF_UNITS: Final = frozenset({"systemd", "nftables"})
 """Packages that only our units call."""
 
+STATE_FOLDER: Final = Path("/var/lib/yamamori")
+"""A unit's folder is made there at its start, by the name of its settings' section."""
+
 LEAST_JAVA: Final = 17
 LEAST_FREE_BYTES: Final = 100_000_000
 RENEWAL_WARNING: Final = timedelta(days=30)
@@ -125,6 +128,7 @@ class MachineNeeds:
         least_free_bytes: Free space on the disk of that folder.
         without: Packages that this machine does not need.
         has_java: Whether it starts Java.
+        uid: User of its service, where root checks for it; None for other settings.
     """
 
     program: str
@@ -136,6 +140,7 @@ class MachineNeeds:
     least_free_bytes: int = LEAST_FREE_BYTES
     without: tuple[str, ...] = ()
     has_java: bool = False
+    uid: int | None = None
 
 
 def check_machine(
@@ -149,7 +154,7 @@ def check_machine(
     yield from check_clock(is_synchronised=is_clock_synchronised())
     if needs.data is not None:
         setting, folder = needs.data
-        yield from check_data_folder(setting, folder)
+        yield from check_data_folder(setting, folder, uid=needs.uid)
         yield from check_disk(folder, needs.least_free_bytes)
     for setting, host, port in needs.listens:
         yield from check_port(setting, host, port, needs.program)
@@ -272,52 +277,67 @@ def check_disk(
 
 
 def check_data_folder(
-    setting: str, folder: Path, files: str = ""
+    setting: str, folder: Path, files: str = "", *, uid: int | None = None
 ) -> Iterator[MachineFinding]:
     """Check that a program can write its data folder and its files there.
 
-    If root runs the check, the owner of the folder is taken for the user of the
-    program: files of others were made by a command that was run as root.
+    If root runs the check for an unknown user, that is taken to be the owner of the
+    folder: files of others were made by a command that was run as root.
 
     Args:
         setting: Key of the folder.
         folder: The folder; it need not exist yet.
         files: Pattern of the program's files; empty if all below the folder are.
+        uid: User of the program, if root checks for it.
     """
     try:
         if folder.exists():
-            yield _check_owners(setting, folder, files)
+            yield _check_owners(setting, folder, files, uid)
         else:
-            yield _check_missing_folder(setting, folder)
+            yield _check_missing_folder(setting, folder, uid)
     except PermissionError as error:
         rule, remedy = "be in folders that this user may search", "run as the daemon's"
         yield mend(setting, rule, error.filename, remedy)
 
 
-def _check_owners(setting: str, folder: Path, files: str) -> MachineFinding:
+def _check_owners(
+    setting: str, folder: Path, files: str, service_uid: int | None
+) -> MachineFinding:
     if not folder.is_dir():
         return mend(setting, "be a folder", str(folder), "remove or rename the file")
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         rule = "be on a disk that can be written"
         remedy = "see `dmesg`: a failing card or disk becomes read-only; replace it"
         return mend(setting, rule, str(folder), remedy)
-    uid = folder.stat().st_uid if os.geteuid() == 0 else os.geteuid()
+    uid = service_uid
+    if uid is None:
+        uid = folder.stat().st_uid if os.geteuid() == 0 else os.geteuid()
     paths = islice(_iterate_files(folder, files), MOST_FILES)
     foreign = next((path for path in paths if not _is_of(path, uid)), None)
     if foreign is None:
         return ok(f"{setting}: {folder} is writable")
     remedy = f"chown -R --reference={folder} {folder / files}"
-    if foreign == folder:
+    if foreign == folder and service_uid is not None:
+        remedy = f"chown -R {uid} {folder}"
+    elif foreign == folder:
         remedy = "run as the daemon's user, or give the folder to this one"
     subject, rule = f"{setting}: {foreign}", f"be writable by user {uid}"
     return mend(subject, rule, f"user {foreign.lstat().st_uid}", remedy)
 
 
-def _check_missing_folder(setting: str, folder: Path) -> MachineFinding:
+def _check_missing_folder(
+    setting: str, folder: Path, uid: int | None
+) -> MachineFinding:
     parent = next(each for each in folder.absolute().parents if each.exists())
-    if os.access(parent, os.W_OK | os.X_OK):
+    if uid is None:
+        is_made = os.access(parent, os.W_OK | os.X_OK)
+        remedy = f"make it with its owner, or make {parent} writable"
+    else:
+        by_systemd = STATE_FOLDER / setting.partition(".")[0]
+        is_made = folder.is_relative_to(by_systemd) or parent.stat().st_uid == uid
+        remedy = f"install -d -o {uid} {folder}"
+    if is_made:
         return ok(f"{setting}: {folder} will be made at the first start")
-    remedy = f"make it with its owner, or make {parent} writable"
     return mend(setting, "be a folder that exists", str(folder), remedy)
 
 

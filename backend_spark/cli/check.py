@@ -49,6 +49,7 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
     chosen = services or SERVICES
     if "ingest" in chosen:
         parse_broker(settings.ingest)
+    user = find_service_user(config_path)
     needs = MachineNeeds(
         PROGRAM,
         "backend",
@@ -62,11 +63,12 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
         least_free_bytes=LEAST_FREE_BYTES,
         without=(JAVA,),
         has_java="score" in chosen,
+        uid=None if user is None else user.uid,
     )
     findings = [
         ok(f"{config_path}: settings are valid"),
         *check_machine(needs, os.environ, datetime.now(UTC)),
-        *_check_files(settings, chosen, find_service_user(config_path)),
+        *_check_files(settings, chosen, user),
     ]
     click.echo(format_findings(findings, as_json=as_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)

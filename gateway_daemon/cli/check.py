@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +56,8 @@ def check(path: Path, *, is_json: bool) -> None:
     kind = next((each for each in FORMS if each in table), "gateway")
     settings = read_settings(FORMS[kind], path)
     user = find_service_user(path, SIGNER_USER if kind == "signer" else USER)
-    needs, now = _needs(kind, settings), datetime.now(UTC)
+    uid = None if user is None else user.uid
+    needs, now = replace(_needs(kind, settings), uid=uid), datetime.now(UTC)
     findings = [
         ok(f"{path}: settings of a {kind} are valid"),
         *check_machine(needs, os.environ, now),

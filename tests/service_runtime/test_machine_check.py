@@ -219,6 +219,41 @@ def test_file_that_root_left_in_a_data_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_data_folder_of_root_is_named_where_the_service_has_a_user(
+    tmp_path: Path,
+) -> None:
+    """Root made it by hand, or by a restored backup: the owner of all is root."""
+    data = tmp_path / "data"
+    (data / "log").mkdir(parents=True)
+    before = lines(check_data_folder("backend.data", data, uid=12345))
+    for path in (data, data / "log"):
+        os.chown(path, 12345, 12345)
+
+    assert f"MEND  backend.data: {data} must be writable by user 12345" in before
+    assert before.endswith(f"; chown -R 12345 {data}")
+    assert lines(check_data_folder("backend.data", data, uid=12345)).startswith("ok ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_missing_data_folder_is_made_only_where_the_service_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a folder of its user, or where systemd makes it."""
+    data = tmp_path / "gateway/new"
+    before = lines(check_data_folder("gateway.data", data, uid=12345))
+    with monkeypatch.context() as patch:
+        patch.setattr(machine_check, "STATE_FOLDER", tmp_path)
+        by_systemd = lines(check_data_folder("gateway.data", data, uid=12345))
+    os.chown(tmp_path, 12345, 12345)
+    by_user = lines(check_data_folder("gateway.data", data, uid=12345))
+
+    assert f"MEND  gateway.data must be a folder that exists, got '{data}'" in before
+    assert before.endswith(f"; install -d -o 12345 {data}")
+    assert by_systemd == by_user
+    assert by_user == f"ok    gateway.data: {data} will be made at the first start"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
 def test_only_the_files_of_the_program_count_in_a_shared_folder(tmp_path: Path) -> None:
     """A queue lies beside files of other programs."""
     (tmp_path / "other.db").touch()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -284,6 +285,46 @@ def test_tls_files_are_checked_for_the_user_of_the_service(
 
     assert "MEND  tls.ca must be readable by the service (user 12345)" in hidden
     assert "be readable by the service" not in granted
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(os.geteuid() != 0, reason="checks for another user as root")
+@pytest.mark.parametrize(
+    ("module", "settings", "setting"),
+    [
+        pytest.param(gateway_check, GATEWAY, "gateway.data", id="gateway"),
+        pytest.param(gateway_check, MANAGER, "manager.data", id="manager"),
+        pytest.param(backend_check, BACKEND, "backend.data", id="backend"),
+    ],
+)
+def test_data_folder_is_checked_for_the_user_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: CheckedMachine,
+    module: ModuleType,
+    settings: str,
+    setting: str,
+) -> None:
+    """Root owned it all, and the check passed."""
+    user = ServiceUser(12345, (12345,))
+    monkeypatch.setattr(module, "find_service_user", lambda *_names: user)
+    path = machine.folder / "settings.toml"
+    path.write_text(
+        settings.format(
+            broker=machine.broker.url, data=machine.data, port=machine.broker.port
+        )
+    )
+
+    def check() -> str:
+        return CliRunner().invoke(module.check, ["--config", str(path)]).output
+
+    missing = check()
+    machine.data.mkdir()
+    of_root = check()
+    os.chown(machine.data, 12345, 12345)
+
+    assert f"MEND  {setting} must be a folder that exists" in missing
+    assert f"MEND  {setting}: {machine.data} must be writable by user 12345" in of_root
+    assert f"ok    {setting}: {machine.data} is writable" in check()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="checks for another user as root")
