@@ -31,6 +31,10 @@ FLAT_LINE_COUNT = 60
 """Equal readings of a sensor with noise that are suspect: as many in a row, over as
 long. Fast sampling reads more of them within minutes."""
 
+GOES_ON_SHARE = 0.5
+"""Share of the largest plausible step that the change before a jump must exceed, in the
+same direction, so that the jump is no doubt: a slide or a flood goes on."""
+
 
 @dataclass(frozen=True)
 class PlausibleRange:
@@ -55,6 +59,7 @@ class PlausibleRange:
 class _LastValue:
     value: float
     since_s: float
+    change: float = 0.0
     equal: int = 1
 
 
@@ -96,14 +101,19 @@ class QualityFlagger:
         last = self._last.get(name)
         if last is not None and value == last.value:
             last.equal += 1
+            last.change = 0.0
             is_flat = (
                 limits.is_noisy
                 and last.equal >= FLAT_LINE_COUNT
                 and at_s - last.since_s >= FLAT_LINE_S
             )
             return Flag.SUSPECT if is_flat else Flag.GOOD
-        self._last[name] = _LastValue(value, at_s)
+        change = 0.0 if last is None else value - last.value
+        self._last[name] = _LastValue(value, at_s, change)
         if last is None or limits.largest_step is None:
+            return Flag.GOOD
+        before = math.copysign(1.0, change) * last.change
+        if before > GOES_ON_SHARE * limits.largest_step:
             return Flag.GOOD
         return check_step(last.value, value, limits.largest_step).flag
 

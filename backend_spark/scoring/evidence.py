@@ -55,6 +55,10 @@ fast readings in a row are movement, and durations need no exact clock."""
 JUDGED_OF_TILT: Final = JUDGED_BY_RULES | {ReasonCode.FLAT}
 """A part that stands still is no evidence of movement."""
 
+_USED_OF_TILT: Final = JUDGED_OF_TILT | {ReasonCode.NODE_FLAG}
+"""A node marks tilt that jumps or stands still, which the rules test, too. Older nodes
+mark each reading of a slide that moves by more than a degree between two."""
+
 _DOUBTFUL: Final = frozenset(map(int, (Flag.SUSPECT, Flag.FAIL, Flag.MISSING)))
 
 EvidenceState = dict[str, Any]
@@ -247,7 +251,7 @@ def _target(o: Observation) -> tuple[str, str, str] | None:
 
 
 def _add(sample: SensorSample, part: str, o: Observation) -> None:
-    is_suspect = _is_suspect(o, JUDGED_OF_TILT if part else JUDGED_BY_RULES)
+    is_suspect = _is_suspect(o, _USED_OF_TILT if part else JUDGED_BY_RULES)
     if part in TILT_AXES and is_suspect:
         sample.suspect_axes.add(part)
     else:

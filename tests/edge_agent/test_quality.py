@@ -1,5 +1,6 @@
 """QARTOD flags set by the node."""
 
+import random
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -41,6 +42,15 @@ def flags(
 def test_gross_range_and_step_are_flagged() -> None:
     """4 outside the range, 3 for a jump; steps are measured from the value before."""
     assert flags(TILT, [0.0, 91.0, 0.5, 2.0, 2.1]) == [None, 4, None, 3, None]
+
+
+def test_jump_in_the_direction_of_the_change_before_is_movement() -> None:
+    """A slide of 9 deg/h moves by 1.5 deg between two readings; an echo comes back."""
+    slide = [0.0, 1.5, 3.0, 3.7, 5.0, 6.2]
+    assert flags(TILT, slide) == [None, 3, None, None, None, None]
+    assert flags(TILT, [-each for each in slide])[1:] == [3, *[None] * 4]
+    echoes = [0.0, 3.0, 0.0, -3.0, -3.0, -6.0]
+    assert flags(TILT, echoes) == [None, 3, 3, None, None, 3]
 
 
 def test_values_of_another_unit_or_type_get_no_flag() -> None:
@@ -97,6 +107,35 @@ def judged(
         at_s = START_S + at * every_s
         messages.append(TableMessage("n", 33.5, 133.5, at_s, at_s, readings=[entry]))
     return list(replay_messages(messages, [settings], triage))
+
+
+PILE = {"kind": "scl3300", "name": "pile", "device": 0}
+
+
+@pytest.mark.parametrize(
+    ("deg_per_h", "every_s"), [(90.0, 60.0), (8.0, 600.0), (60.0, 600.0), (1.5, 3600.0)]
+)
+def test_slide_of_more_than_a_degree_between_readings_is_level_four(
+    deg_per_h: float, every_s: float
+) -> None:
+    """The faster it is, the more of its readings are jumps."""
+    (settings,) = parse_sensors([PILE])
+    triage, rng = Triage([settings]), random.Random(2)
+    rest = 40
+    messages = []
+    for at in range(rest + 8 + int(1200 / every_s)):
+        x = -60 + deg_per_h * every_s / 3600 * max(0, at - rest)
+        readings = [
+            TableReading(1, "pile", "tilt", Reading(f"pile/{axis}", "deg", value))
+            for axis, value in (("x", x), ("y", 2.0))
+            for value in [value + rng.gauss(0, 0.002)]
+        ]
+        at_s = START_S + at * every_s
+        messages.append(TableMessage("n", 33.5, 133.5, at_s, at_s, readings=readings))
+    results = list(replay_messages(messages, [settings], triage))
+
+    assert {each.result.level for each in results[:rest]} == {1}
+    assert results[-1].result.level == 4
 
 
 def test_steady_water_keeps_the_level_of_its_limit() -> None:

@@ -249,6 +249,32 @@ def test_creep_is_level_four_within_45_minutes(
         assert max(j.notice for j in found) == 3
 
 
+@pytest.mark.parametrize(
+    ("deg_per_h", "every_s"), [(90.0, 60.0), (8.0, 600.0), (1.5, 3600.0)]
+)
+def test_slide_whose_readings_a_node_calls_jumps_is_level_four(
+    deg_per_h: float, every_s: float
+) -> None:
+    """Older nodes flag each reading that is more than a degree from the last one."""
+
+    def x(at_h: float) -> float:
+        return -60 + deg_per_h * max(0.0, at_h - QUIET_H)
+
+    rows = tilt_series(QUIET_H + max(1, 6 * every_s / HOUR_S), every_s, x, 0.002, 4)
+    last_x = [row[1] for row in rows]
+    observations = [
+        Observation(
+            T0 + t_s, "n1", f"tilt/{axis}", "deg", value,
+            node_flag=3 if axis == "x" and abs(value - before) > 1.0 else None,
+        )
+        for (t_s, *values), before in zip(rows, [last_x[0], *last_x], strict=False)
+        for axis, value in zip("xy", values, strict=True)
+    ]  # fmt: skip
+    found = list(_judged(observations))
+    assert max(j.level for j in found if j.at_h <= QUIET_H) == 1
+    assert delay_min(found, 4, QUIET_H) <= max(30.0, 3 * every_s / 60)
+
+
 @pytest.mark.parametrize("deg_per_h", [0.02, 0.05])
 def test_slow_creep_is_level_three_within_hours(deg_per_h: float) -> None:
     """When it has left the range of the sensor's last days."""
