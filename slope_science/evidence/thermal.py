@@ -18,7 +18,11 @@ from slope_science.evidence.detections import Detection, RuleContext
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.stored_values import Json, finite_number
 from slope_science.evidence.windows import MinuteBin
-from slope_science.movement import MIN_LEARNING_H, ThermalRegression
+from slope_science.movement import (
+    MIN_LEARNING_H,
+    MIN_TEMPERATURE_K2,
+    ThermalRegression,
+)
 from slope_science.reasons import Reason
 
 _X, _Y, _TEMP = 0, 1, 3
@@ -73,9 +77,15 @@ class ThermalCompensation:
         total[3] += 1.0
 
     def is_known(self, bins: Sequence[MinuteBin]) -> bool:
-        """Whether the thermal part of readings is removed, or known to be small."""
-        has_gap = any(math.isnan(b.values[_TEMP]) for b in bins)
-        return not has_gap and self._known.hours >= MIN_LEARNING_H
+        """Whether the thermal part of readings is removed, or known to be small.
+
+        A slope that is too large for a sensor is not removed, so that it is unknown.
+        """
+        known = self._known
+        if any(math.isnan(b.values[_TEMP]) for b in bins):
+            return False
+        is_small = known.hours >= MIN_LEARNING_H and known.tt_k2 < MIN_TEMPERATURE_K2
+        return is_small or known.deg_per_k is not None
 
     def axes(self, bins: Sequence[MinuteBin]) -> tuple[list[float], list[float]]:
         """X and y at constant temperature; as read while the slope is unknown."""

@@ -211,10 +211,12 @@ def test_daily_thermal_movement_of_a_pile_raises_no_level(every_s: float) -> Non
         assert {each.level for each in results} == {1}
 
 
-def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
-    """A pile above the ground: 8 K daily, 0.0086 deg/K, and its displacement in deg."""
+def sunny(
+    minute: int, moved_deg: float = 0.0, deg_per_k: float = 0.0086
+) -> list[Reading]:
+    """A pile above the ground, 8 K warmer and colder each day, and its displacement."""
     warm_c = 15 + 8 * math.sin(minute / 1440 * 2 * math.pi)
-    angle = 1 + 0.0086 * warm_c + moved_deg
+    angle = 1 + deg_per_k * warm_c + moved_deg
     noise = 0.0006 * math.sin(minute * 12.9898)
     temp = Reading("tilt/temp", "Cel", warm_c)
     return [*tilt(angle + noise, 0.5, sigma_deg=0.0006), temp]
@@ -236,3 +238,19 @@ def test_thermal_drift_is_no_creep_after_a_week() -> None:
         result = after.assess(sunny(minute, moved_deg), START_S + minute * 60)
     assert result.level == 3
     assert "tilt 0.03" in (result.why or "")
+
+
+def test_tilt_that_follows_warmth_too_much_is_compared_with_its_range() -> None:
+    """0.022 deg/K is no drift of a sensor and is left in; creep leaves the range."""
+    triage = Triage([TILT])
+    days = 6 * 1440
+    still = (sunny(minute, deg_per_k=0.022) for minute in range(0, days, 10))
+    levels = [result.level for result in run(triage, still, every_s=600)]
+    assert set(levels[2 * 144 :]) == {1}
+    creep = [
+        triage.assess(
+            sunny(minute, 0.04 * (minute - days) / 60, 0.022), START_S + minute * 60
+        ).level
+        for minute in range(days, days + 720, 10)
+    ]
+    assert max(creep) == 3
