@@ -163,8 +163,8 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         ),
     ),
     ReasonCode.WATER_LEVEL_STEP: SentenceTemplates(
-        en="{sensor} {step_m} m in 10 min >= {limit_m}",
-        ja="{sensor} の水位が10分間に {step_m} m 急変（基準 {limit_m} m 以上）",
+        en="{sensor} {step_m} m in {minutes} min >= {limit_m}",
+        ja="{sensor} の水位が{minutes}分間に {step_m} m 急変（基準 {limit_m} m 以上）",
     ),
     ReasonCode.LIMIT: SentenceTemplates(
         en="{sensor} {value} {side} {limit} for {lasted_s} s",

@@ -293,7 +293,12 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _fixed("rise_hpa", 1),
         _fixed("rain_mm", 1),
     ),
-    ReasonCode.WATER_LEVEL_STEP: (_SENSOR, _signed("step_m", 2), _general("limit_m")),
+    ReasonCode.WATER_LEVEL_STEP: (
+        _SENSOR,
+        _signed("step_m", 2),
+        _general("limit_m"),
+        _optional(_whole("minutes"), 10),
+    ),
     ReasonCode.LIMIT: (
         _SENSOR,
         _general("value"),

@@ -12,6 +12,7 @@ from slope_science.evidence.settings import TiltRuleSettings
 from slope_science.movement import tilt_resolution_deg_per_h
 
 _HOUR_S = 3600.0
+_SURGE_S = 600.0  # change within 10 minutes, by triage.rules.water_level
 _AXES = ("x", "y")
 
 
@@ -31,6 +32,7 @@ def advise_on_rules(
             *_unmatched_sensor(sensor, section),
             *_repeated_rain(sensor),
             *_below_noise_floor(sensor, section.rules.tilt),
+            *_seldom_read(sensor),
         ]
         advice += [f"sensor {sensor.name}: {sentence}" for sentence in found]
     if criteria.criteria().assumed and "rain" in map(find_rule, sensors):
@@ -106,6 +108,15 @@ def _below_noise_floor(sensor: SensorConfig, rules: TiltRuleSettings) -> Iterato
                 f"{sigma_deg:.4f} deg the lowest measurable rate is {finest:.3f} "
                 f"deg/h, not {limit:g}; raise samples, or shorten interval_s"
             )
+
+
+def _seldom_read(sensor: SensorConfig) -> Iterator[str]:
+    """A water level whose surges look like floods."""
+    if find_rule(sensor) == "water_level" and sensor.interval_s > _SURGE_S:
+        yield (
+            "a surge between two readings counts as a flood, up to level 2; set "
+            f"interval_s to {_SURGE_S:g} or less"
+        )
 
 
 def _has_axes(sensor: SensorConfig) -> bool:

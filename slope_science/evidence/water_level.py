@@ -10,6 +10,7 @@ from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import WaterLevelRuleSettings
 from slope_science.evidence.stored_values import Json, is_finite_number
 from slope_science.evidence.windows import (
+    FoundStep,
     MinuteBins,
     largest_agreed_step,
     largest_last_step,
@@ -19,6 +20,8 @@ from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 _WINDOW_S = 630.0  # ten minutes, and the jitter of the sampling
+_LONGEST_S = 3900.0  # an hour, and the jitter of hourly readings
+_READINGS = 4  # two before a step, and two after it
 _RAINS_MM = 1.0
 
 
@@ -38,7 +41,7 @@ class WaterLevelRule:
         self.sensor = sensor
         self._rules = rules
         self._alone_notice_level = alone_notice_level
-        self._recent = MinuteBins(3 * _WINDOW_S)  # two readings, a step, two readings
+        self._recent = MinuteBins(3 * _WINDOW_S, least=_READINGS)
 
     def on_sample(self, sample: SensorSample) -> None:
         """Store the last minutes."""
@@ -49,7 +52,10 @@ class WaterLevelRule:
             self._recent.add(sample.at_s, [metres], is_doubtful=is_doubtful)
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
-        """A step that two readings agree on; else one of the last reading alone."""
+        """A step that two readings agree on; else one of the last reading alone.
+
+        Of readings more than ten minutes apart, one that may be a flood.
+        """
         bins = self._recent.bins()
         if not bins or context.now_s - bins[-1].at_s > _WINDOW_S:
             return
@@ -62,13 +68,19 @@ class WaterLevelRule:
         lone = largest_last_step(bins, _WINDOW_S).size
         if abs(lone) >= self._rules.step_m:
             yield self._claim(lone, LOWEST)
+            return
+        last = good[-_READINGS:]
+        slow = largest_agreed_step(last, _LONGEST_S)
+        is_near = slow.size and last[-1].at_s - last[-2].at_s <= _LONGEST_S
+        if is_near and abs(slow.size) >= self._rules.step_m:
+            yield self._flood(slow, context)
 
     def diagnostics(self) -> Iterable[Reason]:
         """None."""
         return ()
 
     def to_snapshot(self) -> Json:
-        """None: the window refills in ten minutes."""
+        """None: the window refills with four readings."""
         return None
 
     def restore(self, entry: Json) -> None:
@@ -89,20 +101,37 @@ class WaterLevelRule:
             alone = rules.drop_alone_level if scene.r60_mm >= _RAINS_MM else LOWEST
         return min(alone, rules.level)
 
+    def _flood(self, step: FoundStep, scene: RuleContext) -> Detection:
+        """A change that may be as slow as a flood: a sign of water, not of movement."""
+        since_s, until_s = step.times_s
+        level = min(self._alone(step.size, scene), self._rules.alone_level)
+        return Detection(
+            self.rule,
+            self.sensor,
+            level,
+            self._reason(step.size, (until_s - since_s) / 60),
+            evidence=(EvidenceKind.WATER,) if level > LOWEST else (),
+            since_s=since_s,
+            alone_notice_level=self._alone_notice_level,
+        )
+
+    def _reason(self, step_m: float, minutes: float | None = None) -> Reason:
+        return Reason(
+            ReasonCode.WATER_LEVEL_STEP,
+            sensor=self.sensor,
+            step_m=step_m,
+            limit_m=self._rules.step_m,
+            minutes=minutes,
+        )
+
     def _claim(
         self, step_m: float, alone: int, since_s: float | None = None
     ) -> Detection:
-        limit = self._rules.step_m
         return Detection(
             self.rule,
             self.sensor,
             self._rules.level,
-            Reason(
-                ReasonCode.WATER_LEVEL_STEP,
-                sensor=self.sensor,
-                step_m=step_m,
-                limit_m=limit,
-            ),
+            self._reason(step_m),
             unconfirmed_level=alone,
             evidence=(EvidenceKind.MOVEMENT, EvidenceKind.WATER)
             if alone > LOWEST

@@ -50,6 +50,13 @@ def test_rain_of_a_probe_that_may_be_a_counter_is_reported() -> None:
     assert advice({**probe, "counter": True}, criteria=given) == []
 
 
+def test_stream_that_is_read_too_seldom_for_a_surge_is_reported() -> None:
+    """Its changes may be floods."""
+    assert advice({**PROBE, "interval_s": 600}) == []
+    (remark,) = advice({**PROBE, "interval_s": 900})
+    assert remark.startswith("sensor well: a surge between two readings counts as a")
+
+
 def test_configured_rule_without_a_sensor_is_reported() -> None:
     """Default rules without a sensor are not reported."""
     rules = {"rules": {"displacement": {"level_4_mm_per_h": 3.0}}}

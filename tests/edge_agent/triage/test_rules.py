@@ -521,6 +521,27 @@ def test_stream_step_is_level_two_and_a_drop_in_rain_level_three() -> None:
     assert set(levels(Triage([STREAM]), slow)) == {1}
 
 
+@pytest.mark.parametrize("every_s", [660.0, 1500.0, 3600.0])
+def test_step_between_readings_more_than_ten_minutes_apart_is_level_two(
+    every_s: float,
+) -> None:
+    """It may be a flood as well as a surge, so it is no sign of movement."""
+    batches = [
+        [*each, wire(is_cut=at == 4)]
+        for at, each in enumerate(stream(0.5, 0.5, 0.5, 0.9, 0.9))
+    ]
+    quick = section(wire={"alone_level": 2})
+    results = run(Triage([STREAM, WIRE], quick), batches, every_s)
+
+    minutes = round(every_s / 60)
+    step = f"water_level: stream +0.40 m in {minutes} min >= 0.3"
+    assert [each.level for each in results] == [1, 1, 1, 1, 2]
+    assert step in (results[-1].why or "")
+    assert "confirmed by" not in (results[-1].why or "")
+    later = [*stream(0.5, 0.5, 0.5, 3.0, 0.5, 0.5), *stream(0.6, 0.7, 0.8)]
+    assert set(levels(Triage([STREAM]), later, every_s)) == {1}
+
+
 @pytest.mark.parametrize("echo_m", [3.0, -0.2])
 @pytest.mark.parametrize("every_s", [60.0, 600.0])
 def test_one_false_echo_is_not_a_step(echo_m: float, every_s: float) -> None:
