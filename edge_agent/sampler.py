@@ -9,6 +9,7 @@ from edge_agent.clock import Clock
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Sensor
+from edge_agent.sent_readings import SentReadings
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
 from slope_science.findings import LOWEST
@@ -132,6 +133,7 @@ class Sampler:
         self._clock = identity.clock
         self.on_assessed = on_assessed
         self.health_readings = health_readings
+        self._sent = SentReadings(self._sensors)
         self._diagnostics: dict[str, str] = {}
         self._reader = SensorReader(self._sensors, identity.clock.mono_s)
         # A tilt reading takes seconds, and a worn card minutes to write. A cut wire and
@@ -169,7 +171,7 @@ class Sampler:
             assessment = self._triage.assess(readings, moment.instant)
             # Under the lock: an earlier level must not replace a later one.
             self.on_assessed(assessment, readings)
-            readings += self._changed_diagnostics()
+            readings = self._sent.convert([*readings, *self._changed_diagnostics()])
         with self._storing:
             readings += self.health_readings(assessment.priority)
             self._put(readings, assessment, moment, chosen)

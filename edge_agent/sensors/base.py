@@ -55,7 +55,10 @@ class SensorSettings:
 
     kind: str = key(KeyRule("The driver, such as rain-gauge."))
     name: str = key(
-        KeyRule("Name of the sensor, unique on the node.", check=check_sensor_name)
+        KeyRule(
+            "Name of the sensor, unique on the node; rain for the rain gauge.",
+            check=check_sensor_name,
+        )
     )
     interval_s: float = key(
         KeyRule("Time between readings.", unit="s", low=1, high=3600), 60.0

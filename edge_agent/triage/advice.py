@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from edge_agent import quantities
 from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings
+from edge_agent.sent_readings import GAUGE, find_sent_names
 from edge_agent.triage.engine import DEFAULT_SECTION, RULE_BY_QUANTITY, find_rule
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from slope_science.evidence.settings import TiltRuleSettings
@@ -26,7 +27,7 @@ def advise_on_rules(
         criteria: Criteria for rain.
         sensors: The node's sensors.
     """
-    advice = [*_unused_rules(section, sensors)]
+    advice = [*_unused_rules(section, sensors), *_unsent_rain(sensors)]
     for sensor in sensors:
         found = [
             *_unmatched_sensor(sensor, section),
@@ -90,6 +91,21 @@ def _repeated_rain(sensor: SensorConfig) -> Iterator[str]:
             "each reading counts as new rain; set counter = true if the probe "
             "gives a total"
         )
+
+
+def _unsent_rain(sensors: Sequence[SensorConfig]) -> Iterator[str]:
+    """Gauges that the backend does not judge, and other sensors of a gauge's name."""
+    for name, sent in find_sent_names(sensors).items():
+        if sent != GAUGE:
+            yield (
+                f"sensor {name}: the backend judges one gauge of a node, the first or "
+                f"that named {GAUGE!r}, and stores this one as {sent!r}; give it a "
+                "node of its own"
+            )
+    for sensor in sensors:
+        quantity = quantities.canonical_quantity(sensor.quantity)
+        if sensor.name == GAUGE and quantity != quantities.RAIN:
+            yield f"sensor {GAUGE}: the backend expects rain by this name; rename it"
 
 
 def _below_noise_floor(sensor: SensorConfig, rules: TiltRuleSettings) -> Iterator[str]:

@@ -295,3 +295,49 @@ def test_health_readings_add_no_message_and_few_bytes(
         assert has_status == [name == "with", False]
         assert first.why == second.why
     assert sizes[0] - sizes[1] < 200
+
+
+def as_sent(path: Path, *sensors: FakeSensor) -> list[Reading]:
+    """Readings of a pack of sensors."""
+    sampler, queue = make_sampler(str(path / "q.db"), list(sensors))
+    sampler.sample()
+    (pack,) = packs(queue)
+    return list(pack.readings)
+
+
+def sensor_of(quantity: str, *readings: Reading) -> FakeSensor:
+    """A sensor of a quantity that gives readings."""
+    sensor = FakeSensor(list(readings), readings[0].name.partition("/")[0])
+    sensor.quantity, sensor.unit = quantity, readings[0].unit  # type: ignore[misc]
+    sensor.range, sensor.largest_step = (-1e9, 1e9), None  # type: ignore[misc]
+    return sensor
+
+
+def test_gauge_of_another_name_is_sent_as_rain(tmp_path: Path) -> None:
+    """The backend takes other readings in mm for displacement."""
+    read = Reading("gauge", "mm", 0.5, 7.5), Reading("gauge/refused", "count", 3.0)
+    rod = Reading("rod", "mm", 12.0)
+    gauge, span = sensor_of("Rain", *read), sensor_of("displacement", rod)
+
+    assert as_sent(tmp_path, span, gauge) == [
+        rod,
+        Reading("rain", "mm", 0.5, 7.5),
+        Reading("rain/refused", "count", 3.0),
+    ]
+
+
+@pytest.mark.parametrize("first", ["north", "rain"])
+def test_second_gauge_of_a_node_is_sent_as_a_secondary_value(
+    tmp_path: Path, first: str
+) -> None:
+    """The backend judges one gauge of a node; the node judges both."""
+    second = {"north": "south", "rain": "north"}[first]
+    read = Reading(first, "mm", 1.0, 5.0), Reading(second, "mm", 2.0, 9.0)
+    noted = Reading(f"{second}/refused", "count", 1.0)
+    sensors = sensor_of("rain", read[0]), sensor_of("rain", read[1], noted)
+
+    assert as_sent(tmp_path, *sensors) == [
+        Reading("rain", "mm", 1.0, 5.0),
+        Reading(f"{second}/rain", "mm", 2.0, 9.0),
+        noted,
+    ]

@@ -140,6 +140,16 @@ def test_bouncing_switch_is_told_by_its_refused_closures() -> None:
     assert flags(score_cell([*rain, *refused], RULES)) == {"bounce"}
 
 
+def test_second_gauge_of_a_node_is_stored_and_not_judged() -> None:
+    """Nodes send it as a secondary value; it is no displacement."""
+    rain = gauge([0.0] * 12 + [14.0] * 6)
+    second = [replace(o, name="north/rain") for o in rain]
+    scores = score_cell([*rain, *second], RULES)
+
+    assert levels(scores) == levels(score_cell(rain, RULES))
+    assert set(levels(score_cell(second, RULES))) == {0}
+
+
 @pytest.mark.parametrize(("rise_m", "highest"), [(1.5, 5), (-1.5, 3), (0.1, 3)])
 def test_surge_of_a_stream_confirms_doubtful_rain(rise_m: float, highest: int) -> None:
     """A rise shows much water; a drop, by a dam or a fault, shows none."""

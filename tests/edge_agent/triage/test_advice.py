@@ -57,6 +57,17 @@ def test_stream_that_is_read_too_seldom_for_a_surge_is_reported() -> None:
     assert remark.startswith("sensor well: a surge between two readings counts as a")
 
 
+def test_second_gauge_and_another_sensor_named_rain_are_reported() -> None:
+    """The backend judges the readings that are named rain, and one gauge of a node."""
+    given = {"advisory_mm": 90.0, "warning_mm": 120.0, "special_mm": 240.0}
+    first, second = {**RAIN, "name": "north"}, {**RAIN, "name": "south", "pin": 18}
+    assert advice(first, criteria=given) == []
+    (remark,) = advice(first, second, criteria=given)
+    assert remark.startswith("sensor south: the backend judges one gauge of a node")
+    (remark,) = advice({**PROBE, "name": "rain"})
+    assert remark == "sensor rain: the backend expects rain by this name; rename it"
+
+
 def test_configured_rule_without_a_sensor_is_reported() -> None:
     """Default rules without a sensor are not reported."""
     rules = {"rules": {"displacement": {"level_4_mm_per_h": 3.0}}}

@@ -1,0 +1,66 @@
+"""Readings in the names by which the backend chooses its rules.
+
+The backend does not know the settings of a node: rain in mm is a reading ``rain``,
+other readings in mm are displacement, and a node has one gauge. The node's own rules,
+the state of its sensors and ``[[triage.limit]]`` use the names of the settings.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from edge_agent import quantities
+from spatial_mqtt.senml import Reading
+
+GAUGE: Final = "rain"
+"""Name of a gauge's readings in the backend."""
+
+
+class _Measuring(Protocol):
+    @property
+    def name(self) -> str:
+        """Name of the sensor."""
+
+    @property
+    def quantity(self) -> str:
+        """Measured quantity."""
+
+
+def find_sent_names(sensors: Iterable[_Measuring]) -> dict[str, str]:
+    """Names under which the values of rain gauges are sent, where they differ.
+
+    The first gauge is ``rain`` if no sensor has that name. Any other one is a secondary
+    value such as ``north/rain``, which the backend stores and does not judge.
+    """
+    names, gauges = set(), []
+    for sensor in sensors:
+        names.add(sensor.name)
+        if quantities.canonical_quantity(sensor.quantity) == quantities.RAIN:
+            gauges.append(sensor.name)
+    sent = {name: f"{name}/{GAUGE}" for name in gauges if name != GAUGE}
+    if gauges and GAUGE not in names:
+        sent[gauges[0]] = GAUGE
+    return sent
+
+
+class SentReadings:
+    """Converts the readings of a node for the backend.
+
+    Args:
+        sensors: All sensors of the node.
+    """
+
+    def __init__(self, sensors: Iterable[_Measuring]) -> None:
+        sensors = tuple(sensors)
+        self._names: Mapping[str, str] = find_sent_names(sensors)
+
+    def convert(self, readings: Iterable[Reading]) -> list[Reading]:
+        """The readings as they are sent."""
+        return [self._convert(reading) for reading in readings]
+
+    def _convert(self, reading: Reading) -> Reading:
+        sensor, slash, part = reading.name.partition("/")
+        name = self._names.get(sensor)
+        if name is None or (slash and name != GAUGE):
+            return reading
+        return replace(reading, name=f"{name}{slash}{part}")
