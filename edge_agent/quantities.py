@@ -46,6 +46,14 @@ _FACTORS: dict[str, dict[str | None, float]] = {
     WATER_LEVEL: {"m": 1.0, "cm": 0.01, "mm": 0.001},
 }
 
+_BACKEND_UNITS: dict[str, str] = {
+    RAIN: "mm",
+    DISPLACEMENT: "mm",
+    WATER_CONTENT: "/",
+    PORE_PRESSURE: "hPa",
+    WATER_LEVEL: "m",
+}
+
 
 def canonical_quantity(name: str) -> str:
     """The canonical name of a quantity; the normalized name itself when unknown."""
@@ -64,3 +72,15 @@ def unit_factor(quantity: str, unit: str | None) -> float | None:
 def convertible_units(quantity: str) -> tuple[str | None, ...]:
     """The SenML units in which a quantity is judged."""
     return tuple(_FACTORS.get(quantity, {}))
+
+
+def backend_unit(quantity: str, unit: str | None) -> tuple[str | None, float]:
+    """Unit in which the backend judges a quantity, and the factor to it from a unit.
+
+    A reading in a unit in which the quantity is not judged keeps it.
+    """
+    own, sent = unit_factor(quantity, unit), _BACKEND_UNITS.get(quantity, unit)
+    wanted = unit_factor(quantity, sent)
+    if own is None or wanted is None:
+        return unit, 1.0
+    return sent, own / wanted

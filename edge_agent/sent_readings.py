@@ -1,8 +1,8 @@
-"""Readings in the names by which the backend chooses its rules.
+"""Readings in the names and units by which the backend chooses its rules.
 
 The backend does not know the settings of a node: rain in mm is a reading ``rain``,
 other readings in mm are displacement, and a node has one gauge. The node's own rules,
-the state of its sensors and ``[[triage.limit]]`` use the names of the settings.
+the state of its sensors and ``[[triage.limit]]`` use those of the settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,6 +53,10 @@ class SentReadings:
     def __init__(self, sensors: Iterable[_Measuring]) -> None:
         sensors = tuple(sensors)
         self._names: Mapping[str, str] = find_sent_names(sensors)
+        self._quantities = {
+            sensor.name: quantities.canonical_quantity(sensor.quantity)
+            for sensor in sensors
+        }
 
     def convert(self, readings: Iterable[Reading]) -> list[Reading]:
         """The readings as they are sent."""
@@ -60,7 +64,20 @@ class SentReadings:
 
     def _convert(self, reading: Reading) -> Reading:
         sensor, slash, part = reading.name.partition("/")
-        name = self._names.get(sensor)
-        if name is None or (slash and name != GAUGE):
-            return reading
-        return replace(reading, name=f"{name}{slash}{part}")
+        name = self._names.get(sensor, sensor)
+        if slash:
+            return replace(reading, name=f"{name}/{part}") if name == GAUGE else reading
+        quantity = self._quantities.get(sensor, "")
+        unit, factor = quantities.backend_unit(quantity, reading.unit)
+        value = reading.value
+        if factor == 1:
+            return replace(reading, name=name)
+        if isinstance(value, int | float):
+            value = _without_noise(value * factor)
+        total = None if reading.sum is None else _without_noise(reading.sum * factor)
+        return replace(reading, name=name, unit=unit, value=value, sum=total)
+
+
+def _without_noise(value: float) -> float:
+    """Remove the rounding error of a conversion."""
+    return float(f"{value:.12g}")

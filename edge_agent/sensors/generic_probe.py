@@ -28,7 +28,12 @@ PROBE_UNITS = (
 class ProbeSettings(SensorSettings):
     """Settings for the quantity of a probe."""
 
-    unit: str = key(KeyRule("SenML unit of the readings.", choices=PROBE_UNITS))
+    unit: str = key(
+        KeyRule(
+            "SenML unit of the readings; a judged quantity is sent in the backend's.",
+            choices=PROBE_UNITS,
+        )
+    )
     measures: str = key(KeyRule("What it measures, in words."))
     step: float | None = key(
         KeyRule("Largest plausible change between two readings; absent is any."), None

@@ -341,3 +341,33 @@ def test_second_gauge_of_a_node_is_sent_as_a_secondary_value(
         Reading(f"{second}/rain", "mm", 2.0, 9.0),
         noted,
     ]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit", "value", "sent"),
+    [
+        ("water level", "mm", 500.0, ("m", 0.5)),
+        ("water level", "cm", 50.0, ("m", 0.5)),
+        ("Displacement", "m", 0.5127, ("mm", 512.7)),
+        ("displacement", "cm", 51.27, ("mm", 512.7)),
+        ("pore pressure", "m", 2.0, ("hPa", 196.133)),
+        ("pore pressure", "Pa", -1500.0, ("hPa", -15.0)),
+        ("volumetric water content", "/100", 31.0, ("/", 0.31)),
+        ("snow depth", "cm", 12.0, ("cm", 12.0)),
+        ("water level", "Pa", 5000.0, ("Pa", 5000.0)),
+    ],
+)
+def test_judged_quantity_is_sent_in_the_unit_of_the_backend(
+    tmp_path: Path, quantity: str, unit: str, value: float, sent: tuple[str, float]
+) -> None:
+    """It chooses its rules by the unit: mm is displacement, m a water level."""
+    probe = sensor_of(quantity, Reading("probe", unit, value, extra={"qc": 3}))
+
+    assert as_sent(tmp_path, probe) == [Reading("probe", *sent, extra={"qc": 3})]
+
+
+def test_total_of_rain_in_another_unit_is_sent_in_mm(tmp_path: Path) -> None:
+    """A probe that counts gives no value."""
+    gauge = sensor_of("rain", Reading("gauge", "cm", None, 123.4567))
+
+    assert as_sent(tmp_path, gauge) == [Reading("rain", "mm", None, 1234.567)]
