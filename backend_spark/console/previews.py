@@ -394,13 +394,14 @@ class ReviewPreview:
             states = bench.tables / "memories"
             known = read_cell_states(states, from_us).valid if is_table(states) else {}
             valid = known.get(cell)
+            around = bench.nearby(cell, cells)
             scorers = [
                 Scorer(
                     self.rules.rules_of([cell]),
                     bench.horizon_s,
                     from_us,
                     {cell: valid[1]} if valid else {},
-                    bench.nearby(cell, cells),
+                    around,
                     reviews=ReadingReviews(each),
                 )
                 for each in reviews

@@ -1,8 +1,7 @@
-"""Import of files: one at a time, and the files that it has read.
+"""Import of files into a table; the next runs skip files without opening them.
 
-Its next runs skip these without opening them.
-
-A cache: without it, or beside another table or an older version, all are read again.
+Which were read is in a cache: without it, or beside another table or an older version,
+all are read again.
 """
 
 import json
@@ -62,18 +61,6 @@ class ReadFiles:
             self.save()
         return result
 
-    def _load(self) -> dict[str, Mark]:
-        table = open_table(self._table)
-        try:
-            stored = json.loads(self._cache.read_bytes())
-            is_of_table = stored["table"] == table.metadata().id
-            # A restored table may lack rows of files that were read after the backup.
-            if is_of_table and stored["version"] <= table.version():
-                return dict(stored["files"])
-        except (OSError, ValueError, TypeError, KeyError):
-            pass
-        return {}
-
     def save(self) -> None:
         """Save what was read since the last time."""
         if not self._unsaved:
@@ -89,6 +76,18 @@ class ReadFiles:
         }
         write_best_effort(self._cache, json.dumps(stored).encode())
         self._unsaved = 0
+
+    def _load(self) -> dict[str, Mark]:
+        table = open_table(self._table)
+        try:
+            stored = json.loads(self._cache.read_bytes())
+            is_of_table = stored["table"] == table.metadata().id
+            # A restored table may lack rows of files that were read after the backup.
+            if is_of_table and stored["version"] <= table.version():
+                return dict(stored["files"])
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return {}
 
 
 @contextmanager
