@@ -21,6 +21,10 @@ from selenium.webdriver.common.keys import Keys
 from backend_spark.console import accounts
 from backend_spark.console.auth import SESSION_S
 
+NEW = "a new password of a chief"
+AHEAD = "const now = Date.now; Date.now = () => now() + 1000 * arguments[0]"
+"""Sets the browser's clock ahead."""
+
 RunConsole = Callable[..., str]
 TEXTS = {
     "ja": ("認証アプリに表示されている", "認証コード", "認証コードが使用済みです"),
@@ -103,8 +107,7 @@ def test_end_of_the_session_is_stated_before_it(driver: Chrome, shift: Clock) ->
     assert not text(driver, ".ending")
     passed_s = SESSION_S - 1700
     shift.now_s += passed_s
-    script = "const now = Date.now; Date.now = () => now() + 1000 * arguments[0]"
-    driver.execute_script(script, passed_s)
+    driver.execute_script(AHEAD, passed_s)
     wait_until(lambda: "ログインし直してください" in text(driver, ".ending"))
 
     assert stored(driver, "notified") == text(driver, ".ending")
@@ -113,6 +116,26 @@ def test_end_of_the_session_is_stated_before_it(driver: Chrome, shift: Clock) ->
     find(driver, ".login")
     assert not driver.find_elements("css selector", ".login .ended")
     assert stored(driver, "rings") == "1"
+
+
+def test_banner_follows_the_session_of_a_new_password(
+    driver: Chrome, shift: Clock
+) -> None:
+    """It goes with the old one, and the end of the new one is stated, too."""
+    passed_s = SESSION_S - 1700
+    shift.now_s += passed_s
+    driver.execute_script(AHEAD, passed_s)
+    wait_until(lambda: text(driver, ".ending"))
+    press(driver, ".account")
+    find(driver, "input[name=old]").send_keys(PASSWORD)
+    find(driver, "input[name=new]").send_keys(NEW + Keys.ENTER)
+    wait_until(lambda: not text(driver, ".ending"))
+    assert stored(driver, "rings") == "1"
+
+    shift.now_s += passed_s
+    driver.execute_script(AHEAD, passed_s)
+    wait_until(lambda: text(driver, ".ending"))
+    assert stored(driver, "rings") == "2"
 
 
 def test_login_form_states_that_the_session_has_ended(

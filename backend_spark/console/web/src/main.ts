@@ -117,18 +117,19 @@ async function leave(state: State, attention: Attention): Promise<void> {
 
 // States the end of the session before it comes.
 function followSession(session: Session, state: State, box: HTMLElement): void {
-  const endMs = ({ now_s, until_s }: Session) => (until_s ? Date.now() + (until_s - now_s) * 1000 : Infinity);
-  const show = (until: Session) => {
-    box.hidden = endMs(until) - Date.now() > ENDS_SOON_MS;
-    box.textContent = box.hidden ? "" : t("sessionEnds", { t: formatClock(until.until_s ?? 0) });
+  let end = Infinity;
+  let until: Session["until_s"] = null;
+  const show = ({ now_s, until_s }: Session) => {
+    until = until_s;
+    end = until_s ? Date.now() + (until_s - now_s) * 1000 : Infinity;
+    box.hidden = end - Date.now() > ENDS_SOON_MS;
+    box.textContent = box.hidden ? "" : t("sessionEnds", { t: formatClock(until_s ?? 0) });
   };
-  let end = endMs(session);
   const check = async () => {
-    if (!box.hidden || end - Date.now() > ENDS_SOON_MS) return;
-    // A change of the password has begun a new one.
+    if (end - Date.now() > ENDS_SOON_MS) return;
+    // A change of the password begins a new one, also while the end of this is stated.
     const newest = await get<Session>("api/session").catch(() => null);
-    if (!newest) return;
-    end = endMs(newest);
+    if (!newest || (!box.hidden && newest.until_s === until)) return;
     show(newest);
     if (!box.hidden && !state.isQuiet) ring(document.title, box.textContent);
   };
