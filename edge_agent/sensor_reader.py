@@ -55,6 +55,11 @@ class PlausibleRange:
     is_noisy: bool = False
 
 
+def _is_noise(reading: Reading) -> bool:
+    """Whether it is the noise of a burst: 0 if a coarse chip gives one value only."""
+    return reading.name.endswith("/sigma")
+
+
 @dataclass
 class _LastValue:
     value: float
@@ -85,7 +90,7 @@ class QualityFlagger:
 
     def _flagged(self, reading: Reading, at_s: float) -> Reading:
         value = reading.value
-        is_checked = reading.unit == self._plausible.unit
+        is_checked = reading.unit == self._plausible.unit and not _is_noise(reading)
         is_number = isinstance(value, float | int) and not isinstance(value, bool)
         if not is_checked or not is_number:
             return reading

@@ -53,6 +53,14 @@ def test_jump_in_the_direction_of_the_change_before_is_movement() -> None:
     assert flags(TILT, echoes) == [None, 3, 3, None, None, 3]
 
 
+def test_noise_of_a_burst_is_not_judged_as_tilt() -> None:
+    """That of one sample, or of a chip coarser than its noise, is always 0."""
+    quality = QualityFlagger(TILT)
+    for at in range(2 * FLAT_LINE_COUNT):
+        pack = [Reading("t/x", "deg", 0.001 * at), Reading("t/sigma", "deg", 0.0)]
+        assert quality.flag(pack, at * 60.0) == pack
+
+
 def test_values_of_another_unit_or_type_get_no_flag() -> None:
     """Health texts, booleans and a chip's temperature are not the quantity."""
     assert flags(TILT, ["broken", True, None]) == [None] * 3
