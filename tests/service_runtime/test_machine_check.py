@@ -247,7 +247,7 @@ def test_missing_data_folder_is_made_only_where_the_service_may(
     os.chown(tmp_path, 12345, 12345)
     by_user = lines(check_data_folder("gateway.data", data, uid=12345))
 
-    assert f"MEND  gateway.data must be a folder that exists, got '{data}'" in before
+    assert before.startswith("MEND  gateway.data must be a folder that exists, got ")
     assert before.endswith(f"; install -d -o 12345 {data}")
     assert by_systemd == by_user
     assert by_user == f"ok    gateway.data: {data} will be made at the first start"
