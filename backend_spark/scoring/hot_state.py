@@ -44,13 +44,16 @@ from backend_spark.scoring.rain import MAX_CATCH_UP_S
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import WARNING
 from slope_science.quality import CLOCK_LAG_S, NEIGHBOUR_S, Flag
-from slope_science.rain_quality import FIRST_REPORT_S, RainRecord
+from slope_science.rain_quality import FIRST_REPORT_S, MAX_RELEASE_S, RainRecord
 from slope_science.reason_codes import ReasonCode
 from slope_science.soil_moisture import SUCTION_H
 
-TAIL_S: Final = 2 * NEIGHBOUR_S
-"""Time before a state of which all readings are kept: flags of the last hour are
-checked again, and a test uses readings up to an hour before."""
+RECHECK_S: Final = NEIGHBOUR_S + MAX_RELEASE_S
+"""Time before a state in which flags are checked again."""
+
+TAIL_S: Final = RECHECK_S + NEIGHBOUR_S
+"""Time before a state of which all readings are kept: a test uses readings up to an
+hour before the one that is checked again."""
 
 RAIN_TAIL_S: Final = MIN_STATE_AGE_S + TAIL_S
 """The same for rain, which takes the place of a neighbour's missing rain."""
@@ -263,7 +266,7 @@ def keep_readings(
         for (node, name, unit), each in series.items()
         if name == RAIN and unit == RAIN_UNIT
         for o in each
-        if o.at_s < at_s - NEIGHBOUR_S
+        if o.at_s < at_s - RECHECK_S
     }
     for (node, _, _), readings in series.items():
         if _is_in_state(readings[-1]) and not has_levels:

@@ -48,6 +48,7 @@ from slope_science.quality import (
 from slope_science.rain_neighbours import check_each_beside
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
+    MAX_RELEASE_S,
     USUAL_REPORTS,
     NeighbourGauge,
     RainRecord,
@@ -241,10 +242,13 @@ def _first_to_check(
         only_last: Whether of the earlier ones it is only the last usable one, which is
             compared with the next.
     """
-    begin = bisect_left(readings, from_s - NEIGHBOUR_S, key=_AT_S)
+    first = bisect_left(readings, from_s, key=_AT_S)
+    if readings[0].is_rain and first:
+        # the hour after a report ends between the last report and the new one
+        from_s = max(readings[first - 1].at_s, from_s - MAX_RELEASE_S)
+    begin = bisect_left(readings, from_s - NEIGHBOUR_S, hi=first, key=_AT_S)
     if not only_last:
         return begin
-    first = bisect_left(readings, from_s, begin, key=_AT_S)
     before = (at for at in range(first - 1, begin - 1, -1) if _is_usable(readings[at]))
     return next(before, first)
 

@@ -254,3 +254,26 @@ def test_new_reading_changes_the_flag_of_the_last_usable_one_at_most(
         all_ = flag_with_neighbours([*all_, o], at_s)
 
     assert few == all_
+
+
+@pytest.mark.parametrize("late_s", [[0.0] * 60, [0.1 * n for n in range(60)], [2.0, 0]])
+@pytest.mark.parametrize("every_s", [300, 600, 900])
+def test_release_is_found_as_its_dry_hour_is_complete(
+    late_s: list[float], every_s: int
+) -> None:
+    """Also where reports are not at the full ten minutes."""
+    readings: list[Observation] = []
+    total_mm = 0.0
+    for n in range(30):
+        depth_mm = 30.0 * (n == 12)
+        total_mm += depth_mm
+        at_s = T0 + n * every_s + late_s[n % len(late_s)]
+        new = Observation(
+            at_s, "n1", "rain", "mm", depth_mm, None, total_mm, seq=n,
+            received_us=round(at_s * 1e6),
+        )  # fmt: skip
+        readings = flag_with_neighbours([*readings, new], at_s)
+
+    assert [o.flag for o in readings] == flags(readings)
+    assert readings[12].why == flag_with_neighbours(readings)[12].why
+    assert "between two dry hours" in (readings[12].why or "")
