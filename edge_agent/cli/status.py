@@ -25,8 +25,9 @@ RUNTIME = "/run/edge-agent"
 def status_command(folder: Path, as_json: bool) -> None:
     """Print the state of the running agent: link, queue and sensors.
 
-    Exits with 0 when a gateway accepts messages, every sensor can be read, every loop
-    is alive, the disk can be written and no setting is wrong; else with 1.
+    Exits with 0 when a gateway accepts messages, none of another node is in the queue,
+    every sensor can be read, every loop is alive, the disk can be written and no
+    setting is wrong; else with 1.
     """
     try:
         status = load_status(folder)
@@ -67,4 +68,5 @@ def _is_ok(status: dict[str, Any], age_s: float) -> bool:
     is_linked = status["is_up"] and status["is_served"]
     has_problem = status["problems"] or status["silent"] or status["mistakes"]
     has_problem = has_problem or status.get("disk") is not None
+    has_problem = has_problem or status.get("withheld", 0) > 0
     return is_linked and not (has_problem or age_s > STALE_S)

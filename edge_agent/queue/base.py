@@ -224,17 +224,13 @@ class Queue(Protocol):
         """
 
     def oldest_s(self) -> float | None:
-        """Age of the oldest stored message, leased or not.
+        """Age of the oldest message, leased or not, except withheld ones.
 
-        None without messages or without a clock. Messages that are only in memory
-        are not included.
+        None without messages or without a clock.
         """
 
     def ages_s(self) -> Mapping[int, float]:
-        """Age of the oldest stored message by priority, leased or not.
-
-        Empty without a clock.
-        """
+        """Ages as `oldest_s`, by priority; empty without a clock."""
 
     def release_all(self) -> int:
         """End all leases; return their number."""

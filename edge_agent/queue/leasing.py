@@ -103,6 +103,10 @@ class LeaseTable:
         """Whether a message is leased."""
         return seq in self._leased
 
+    def rows(self, priority: int) -> list[QueueRow]:
+        """Leased messages of a priority."""
+        return [row for row in self._leased.values() if row.priority == priority]
+
     def gaps(self, priority: int, newest: bool) -> Iterator[tuple[int, int | None]]:
         """Exclusive bounds of each unread gap, from one end."""
         return self._read[priority].gaps(newest)
@@ -404,6 +408,11 @@ class ReadyCache:
         ends += islice(stored, 1)
         ends.sort(key=lambda row: row.seq, reverse=newest)
         return ends[:1]
+
+    def oldest(self, priority: int) -> list[QueueRow]:
+        """The oldest message of a priority, leased or not; empty without one."""
+        rows = [*self.peek(priority), *self._leases.rows(priority)]
+        return sorted(rows, key=lambda row: row.seq)[:1]
 
     def lease(self, rows: Sequence[QueueRow], newest: bool = False) -> None:
         """Lease messages that `peek` returned, or the first of them."""

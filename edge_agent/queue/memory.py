@@ -120,7 +120,9 @@ class MemoryQueue:
     def ages_s(self) -> Mapping[int, float]:
         with self._lock:
             ages: dict[int, float] = {}
-            for message in self._stored.values():
+            for seq, message in self._stored.items():
+                if seq in self._withheld:
+                    continue
                 age_s = self.age_s(message)
                 if age_s is not None:
                     known_s = ages.get(message.priority, 0.0)

@@ -230,12 +230,12 @@ class SqliteQueue:
     def ages_s(self) -> Mapping[int, float]:
         now_ms = self._clock.now_ms()
         with self._lock:
-            firsts = {p: self._store.read_oldest(p, 1) for p in LADDER.descending}
+            self._ready.refresh()
+            rows = [row for p in LADDER.descending for row in self._ready.oldest(p)]
         return {
-            priority: max(0.0, (now_ms - born_ms) / 1000)
-            for priority, rows in firsts.items()
-            for _, born_ms in rows
-            if now_ms is not None and born_ms is not None
+            row.priority: max(0.0, (now_ms - row.born_ms) / 1000)
+            for row in rows
+            if now_ms is not None and row.born_ms is not None
         }
 
     def release_all(self) -> int:

@@ -179,11 +179,12 @@ def has_backlog(queue: Queue, gather_s: float) -> bool:
         queue: The node's queue.
         gather_s: How long routine messages are held back for batching.
     """
-    waiting = queue.stats().depth
-    if any(depth.rows for p, depth in waiting.items() if LADDER.is_urgent(p)):
+    ages_s = (
+        queue.ages_s()
+    )  # also of messages in flight; the depth counts withheld ones
+    if any(map(LADDER.is_urgent, queue.waiting_priorities() | ages_s.keys())):
         return True
-    oldest_s = queue.oldest_s()
-    return oldest_s is not None and oldest_s > BACKLOG_S + gather_s
+    return max(ages_s.values(), default=0.0) > BACKLOG_S + gather_s
 
 
 @dataclass(frozen=True)

@@ -124,10 +124,11 @@ def test_status_of_a_healthy_node_exits_with_0(tmp_path: Path) -> None:
             "tilt: sensor tilt does",
         ),
         (make_inputs(Link(unserved_since_s=9.0)), 3, (), "takes nothing for 91 s"),
+        (make_inputs(Link(withheld_count=7)), 3, (), "7 of another node not sent"),
         (make_inputs(), 300, (), "300 s ago: the agent hangs or is gone"),
         (make_inputs(), 3, ("uplink is silent for 75 s",), "HANGS: uplink is silent"),
     ],
-    ids=["sensor", "gateway", "old", "loop"],
+    ids=["sensor", "gateway", "withheld", "old", "loop"],
 )
 def test_status_of_a_failing_node_gives_the_reason(
     tmp_path: Path,

@@ -45,7 +45,7 @@ def foreign(seq: int) -> MessageId:
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory"])
 def test_oldest_age_is_reported_by_priority(kind: str, tmp_path: Path) -> None:
-    """Leased messages count until the ack; `age_s` of a draft is included."""
+    """Leased messages count until the ack; withheld ones do not."""
     now = [100.0]
     if kind == "memory":
         queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
@@ -61,6 +61,8 @@ def test_oldest_age_is_reported_by_priority(kind: str, tmp_path: Path) -> None:
 
     queue.ack([urgent.seq])
     assert queue.ages_s() == {2: 30.0}
+    queue.withhold([queue.lease()[0].seq])
+    assert queue.ages_s() == {2: 3.0}
     queue.close()
 
 

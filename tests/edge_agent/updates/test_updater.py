@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.updates.updater import DownloadTransport, ImageInfo, Rollouts, Updater
+from edge_agent.queue.base import ExpiryPolicy, MessageDraft
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.updates.updater import (
+    DownloadTransport,
+    ImageInfo,
+    Rollouts,
+    Updater,
+    has_backlog,
+)
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.transport import IncomingMessage
 
@@ -88,3 +96,25 @@ def test_machine_on_its_other_slot_says_why_it_does_not_install(tmp_path: Path) 
     assert summary == (
         "2: fetched, not written: a slot cannot be read; flash the card anew"
     )
+
+
+def test_messages_that_are_sent_delay_an_update_and_withheld_ones_do_not(
+    tmp_path: Path,
+) -> None:
+    """Messages of another node stay in the queue until a person exports them."""
+    now_s = [0.0]
+    policy = ExpiryPolicy(lambda: now_s[0])
+    queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, expiry=policy)
+    queue.put([MessageDraft(p, "/t", lambda _id: b"x") for p in (5, 1)])
+    delays = [has_backlog(queue, 10.0)]
+    (urgent,) = queue.lease()
+    delays.append(has_backlog(queue, 10.0))
+    queue.withhold([urgent.seq])
+    delays.append(has_backlog(queue, 10.0))
+    now_s[0] = 41.0
+    delays.append(has_backlog(queue, 10.0))
+    queue.withhold([queue.lease()[0].seq])
+    delays.append(has_backlog(queue, 10.0))
+    queue.close()
+
+    assert delays == [True, True, False, True, False]
