@@ -275,15 +275,19 @@ class ScalingPlanner:
             return ScalingDecision("nothing", worst.kind, worst.area, None, reason)
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
-        for standby in situation.free.get(worst.kind, ()):
+        free = situation.free.get(worst.kind, ())
+        for standby in free:
             if standby not in situation.unreachable:
                 return ScalingDecision("split", worst.kind, area, standby, why)
-        if worst.kind in situation.may_start:
-            return ScalingDecision(
-                "start", worst.kind, area, None, f"{why}, and none is free"
-            )
-        reason = f"{why}, but no standby is free"
-        return ScalingDecision("nothing", worst.kind, area, None, reason)
+        lack = "no standby is free"
+        if free:
+            names = ", ".join(map(str, free))
+            lack = f"the free standby servers are out of reach: {names}"
+        action: ScalingAction = (
+            "start" if worst.kind in situation.may_start else "nothing"
+        )
+        why += f", {'and' if action == 'start' else 'but'} {lack}"
+        return ScalingDecision(action, worst.kind, area, None, why)
 
     def _join_or_stop(
         self, situation: ScalingSituation, now_s: float

@@ -90,6 +90,18 @@ def test_without_standby_a_start_is_requested_or_the_lack_reported_once() -> Non
     assert "but no standby is free" in found[0][1].reason
 
 
+def test_free_standbys_out_of_reach_are_named() -> None:
+    """The remedy is the link or the standby, not another standby."""
+    situation = one_area(WORLD, B2, B3)
+    cut_off = replace(situation, unreachable=frozenset({B2, B3}))
+    found = decide_each_second(ScalingPlanner(LIMITS), cut_off, 0, 600)
+
+    assert [d.action for _, d in found] == ["nothing"]
+    assert found[0][1].reason.endswith(
+        ", but the free standby servers are out of reach: b:2, b:3"
+    )
+
+
 def test_load_in_one_cell_is_reported_and_not_split() -> None:
     """Another broker would not help; an operator must decide."""
     lone = replace(WORLD, cells={"/3/1/0": 100.0})
