@@ -21,7 +21,14 @@ from spatial_mqtt.directory import (
     find_responsible_broker,
 )
 from spatial_mqtt.errors import BrokerError, DirectoryError
-from spatial_mqtt.topics import BROKER_TABLE, ERRORS, GATEWAY_INFO, MANAGER_LOAD, covers
+from spatial_mqtt.topics import (
+    BROKER_TABLE,
+    COMMAND_CONTENT,
+    ERRORS,
+    GATEWAY_INFO,
+    MANAGER_LOAD,
+    covers,
+)
 from spatial_mqtt.transport import (
     NO_SUBSCRIBERS,
     BaseConnectionHandler,
@@ -162,7 +169,7 @@ class AdminClient(BaseConnectionHandler):
         """
         with self._changed:
             self._refusals.clear()
-        self._connection.publish(Publication(topic, payload))
+        self._connection.publish(Publication(topic, payload, content=COMMAND_CONTENT))
 
         def is_answered() -> bool:
             is_seen = is_done is not None and is_done(self.directory)

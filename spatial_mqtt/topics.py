@@ -51,6 +51,9 @@ where only administrators may write, takes precedence."""
 AREA_REQUEST_CONTENT: Final = "wish"
 """Content type of a server's own request on a tool's topic, for Gamma's Managers."""
 
+COMMAND_CONTENT: Final = "command"
+"""Content type of a command that an administrator's client waits for."""
+
 GATEWAY_MESSAGES: Final = "/api/from/+/notice/gatewaybroker/#"
 """Extension: what gateways publish, below the checked name of a certificate."""
 

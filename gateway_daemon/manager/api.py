@@ -27,6 +27,7 @@ from spatial_mqtt.topics import (
     BROKER_HEARTBEAT,
     BROKER_MESSAGES,
     BROKER_REMOVE,
+    COMMAND_CONTENT,
     GATEWAY_AREA_REQUEST,
     GATEWAY_DOWN,
     GATEWAY_FORGET,
@@ -105,8 +106,11 @@ def find_subject(topic: str, incoming: IncomingMessage) -> BrokerInfo | None:
 def is_command(topic: str, incoming: IncomingMessage) -> bool:
     """Whether a message is a command of an administrator.
 
-    Brokers of the original add themselves, again and again, as an administrator does.
+    Brokers of the original add themselves, again and again, as an administrator does,
+    but without a content type.
     """
+    if topic == BROKER_ADD:
+        return incoming.content == COMMAND_CONTENT
     return topic in _COMMANDS and incoming.content != AREA_REQUEST_CONTENT
 
 

@@ -349,6 +349,7 @@ def test_refused_admin_command_states_the_reason(system: System) -> None:
         (("remove-broker", "/9", broker), "one of the table"),
         (("set-area", "mqtt://nobody:1883", "/1"), "sent a notice"),
         (("forget", "mqtt://nobody:1883"), "sent a notice"),
+        (("add-broker", "/", "mqtt://other:1883"), "an area without a broker"),
         (("add-broker", "1/2", broker), "levels such as"),
         (("why", "/1/#"), "without + and #"),
     ):
