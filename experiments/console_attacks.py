@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 
 PASSWORD = "correct horse battery"  # noqa: S105 - of accounts of this run
@@ -307,6 +308,7 @@ ATTACKS = (
 )
 
 
+@click.command()
 def main() -> None:
     """Make all attacks, each on a console of its own."""
     for attack in ATTACKS:
