@@ -4,7 +4,8 @@ A node with a small backlog sends an urgent message of priority 5 every few seco
 Its link of 64 kbps is cut for a while: every frame is lost, or the node's interface is
 down, or the far machine refuses connections. Measured is the time from the end of the
 outage, or from the hand-over if that was later, to the arrival. Three senders, each on
-a link of its own: a plain paho client, a Mosquitto bridge, and Yamamori's queue and
+a link of its own: a plain paho client and a Mosquitto bridge, with their own defaults
+and with a wait of 1 to 2 s before each connection ("tuned"), and Yamamori's queue and
 uplink, with one gateway and with two behind the same link.
 
 The moment of the cut is random, and many links run side by side: almost all of the time
@@ -31,7 +32,13 @@ from experiments.bench.table import table, write
 PORT, SECOND_PORT = 1883, 1884
 LINK = Shape(64_000)
 KINDS = ("lost", "down", "refused")
-ARMS = ("paho", "bridge", "uplink", "two gateways")
+TUNED = " tuned"
+ARMS = (
+    "paho", f"paho{TUNED}", "bridge", f"bridge{TUNED}", "uplink", "two gateways"
+)  # fmt: skip
+TUNED_WAITS_S = (1, 2)
+"""Shortest and longest wait before a connection of a tuned peer."""
+
 BACKLOG = 20
 URGENT_EVERY_S = 4.0
 URGENT_PER_OUTAGE = 8
@@ -101,7 +108,9 @@ def _start(site: Site[Net], arm: str, urgent: int, every_s: float) -> None:
     near, far = site.net.near, site.net.far
     second = (f"listener {SECOND_PORT}",) if arm == "two gateways" else ()
     site.mosquitto("remote", far, PORT, "max_queued_messages 0", *second)
-    is_ours = arm not in {"paho", "bridge"}
+    by = arm.removesuffix(TUNED)
+    is_ours = by not in {"paho", "bridge"}
+    waits_s = TUNED_WAITS_S if arm.endswith(TUNED) else ()
     site.python(
         "receiver", far, "experiments.bench.receiver", "--port", PORT,
         "--filter", "/forward/#", "--urgent", urgent, "--backlog", BACKLOG,
@@ -109,11 +118,12 @@ def _start(site: Site[Net], arm: str, urgent: int, every_s: float) -> None:
     )  # fmt: skip
     site.wait_for_words("receiver", "ready")
     host = FAR_ADDRESS
-    if arm == "bridge":
+    if by == "bridge":
+        tuned = ("restart_timeout {} {}".format(*waits_s),) if waits_s else ()
         site.mosquitto(
             "local", near, PORT, "max_queued_messages 0", "connection up",
             f"address {host}:{PORT}", "topic # out 1",
-            "bridge_protocol_version mqttv50",
+            "bridge_protocol_version mqttv50", *tuned,
         )  # fmt: skip
         host = "127.0.0.1"
     site.python(
@@ -122,6 +132,7 @@ def _start(site: Site[Net], arm: str, urgent: int, every_s: float) -> None:
         "--backlog", BACKLOG, "--urgent", urgent, "--urgent-bytes", 200,
         "--every", every_s, "--out", site.path("sender"),
         *(["--second-port", SECOND_PORT] if second else []),
+        *(["--reconnect", *waits_s] if waits_s and by == "paho" else []),
     )  # fmt: skip
     site.wait_for_words("sender", "ready")
 

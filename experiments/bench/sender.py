@@ -55,6 +55,9 @@ Hand = Callable[[bool, list[int]], None]
 )
 @click.option("--number", type=int, default=0, help="Of this sender among several.")
 @click.option("--second-port", type=int, help="Of a second gateway on the host.")
+@click.option(
+    "--reconnect", "waits_s", nargs=2, type=int, help="paho: shortest, longest wait."
+)
 @click.option("--ca", help="File of the authority, for TLS.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
@@ -71,6 +74,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     custody: str,
     number: int,
     second_port: int | None,
+    waits_s: tuple[int, int] | None,
     ca: str | None,
     out: Path,
 ) -> None:
@@ -78,7 +82,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     sizes = {False: backlog_bytes, True: urgent_bytes}
     if by == "paho":
-        hand = _by_paho(host, port, sizes)
+        hand = _by_paho(host, port, sizes, waits_s)
     else:
         limits = FlightLimits(window_bytes=window_bytes)
         endpoint = Endpoint(host, port, tls=ca is not None)
@@ -121,10 +125,14 @@ def topic(is_urgent: bool) -> str:
     return str(ForwardTopic(CELL, priority))
 
 
-def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
+def _by_paho(
+    host: str, port: int, sizes: dict[bool, int], waits_s: tuple[int, int] | None
+) -> Hand:
     up = threading.Event()
     client = paho.Client(CallbackAPIVersion.VERSION2, "bench-node")
     client.on_connect = lambda *_: up.set()
+    if waits_s:
+        client.reconnect_delay_set(*waits_s)
     client.connect(host, port)
     client.loop_start()
     if not up.wait(20):
