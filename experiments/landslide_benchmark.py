@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -39,7 +38,7 @@ ROOT: Final = Path(__file__).parents[1]
 SEATTLE: Final = ROOT.parent / "shared" / "data" / "usgs_mukilteo_seattle"
 SEATTLE_WORDS: Final = (
     "--time", "time_local_end", "--column", "KPAE_mm", "--from", "2010-08-15",
-    "--to", "2011-12-31", "--threshold", "swi=25", "--threshold", "seattle=0",
+    "--to", "2011-12-31", "--threshold", "seattle=0",
     "--place", "Mukilteo",
 )  # fmt: skip
 BEGIN, END = "<!-- begin of the figures -->", "<!-- end of the figures -->"
@@ -174,7 +173,7 @@ def _calibrated(scores: list[float], events: Sequence[bool]) -> Calibration:
     return calibrate(cases)
 
 
-def coverage_lines(years: Sequence[int]) -> Iterator[str]:
+def coverage_lines(years: Sequence[int], seeds: int) -> Iterator[str]:
     """Coverage of the intervals of classes, and of times of failure."""
     yield f"| years of a synthetic climate | classes of {CLIMATES} climates | interval holds the true probability | bar |"  # noqa: E501
     yield "|---|---|---|---|"
@@ -182,21 +181,20 @@ def coverage_lines(years: Sequence[int]) -> Iterator[str]:
         held, classes = interval_coverage(each)
         yield f"| {each} | {classes} | {100 * held / classes:.1f} % | {100 * COVERAGE_BAR:g} % |"  # noqa: E501
     yield ""
-    if find_spec(FAILURE_TIME) is None:
-        yield "Times of failure: not in this version."
-        return
-    yield f"Times of failure, by `python -m {FAILURE_TIME}`:"
+    yield f"Times of failure, by `python -m {FAILURE_TIME} --seeds {seeds}`:"
     yield ""
     yield "```text"
     found = subprocess.run(
-        [sys.executable, "-m", FAILURE_TIME],
+        [sys.executable, "-m", FAILURE_TIME, "--seeds", str(seeds)],
         cwd=ROOT, check=False, capture_output=True, text=True,
     )  # fmt: skip
     yield (found.stdout or found.stderr).rstrip()
     yield "```"
 
 
-def page_lines(cases: Sequence[Case], years: Sequence[int]) -> Iterator[str]:
+def page_lines(
+    cases: Sequence[Case], years: Sequence[int], seeds: int
+) -> Iterator[str]:
     """The figures of the page."""
     with TemporaryDirectory() as folder:
         path = str(Path(folder) / "calibration.json")
@@ -212,7 +210,7 @@ def page_lines(cases: Sequence[Case], years: Sequence[int]) -> Iterator[str]:
             yield from skill_lines(case.name, report)
         yield "\n\\* fitted to these very days.\n"
         yield "### Coverage\n"
-        yield from coverage_lines(years)
+        yield from coverage_lines(years, seeds)
         yield "\n### Reliability\n"
         for case, _ in reports:
             try:
@@ -230,10 +228,16 @@ def page_lines(cases: Sequence[Case], years: Sequence[int]) -> Iterator[str]:
 @click.option("--italica", nargs=2, type=Path, help="Rain of a gauge; ITALICA_v4.csv.")
 @click.option("--near", help="For --italica: latitude and longitude of the gauge.")
 @click.option("--years", multiple=True, type=int, default=(3, 10), show_default=True)
+@click.option("--seeds", default=40, show_default=True, help="Of times of failure.")
 @click.option("--write", "page", type=Path, help="Page to write the figures into.")
-def main(page: Path | None, years: tuple[int, ...], **files: Any) -> None:  # noqa: ANN401 - paths
+def main(
+    page: Path | None,
+    years: tuple[int, ...],
+    seeds: int,
+    **files: Any,  # noqa: ANN401 - paths
+) -> None:
     """Print the figures of the data sets that are given."""
-    lines = "\n".join(page_lines(list(_cases(**files)), years))
+    lines = "\n".join(page_lines(list(_cases(**files)), years, seeds))
     if page is None:
         click.echo(lines)
         return
