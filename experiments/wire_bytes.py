@@ -17,11 +17,19 @@ gateway daemon behind a real Mosquitto stores it and sends receipts:
   samplings, so that the batching delay in simulated time is that of the field;
 * backlog: the uplink is closed during the storm, then opens.
 
+In fast motion there is no keepalive, and one segment carries what several would carry
+in the field. ``--field`` measures at the field's pace instead, one sampling a minute:
+three arms side by side, in about 13 minutes.
+
 The link has 64 kbps and a round trip of 0.1 s, TCP's own acknowledgements included.
 MQTT runs without TLS on both sides.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,7 +37,7 @@ import click
 
 from experiments.bench.chart import bars
 from experiments.bench.gateway import BROKER_PORT, NO_LIMITS, start_gateway
-from experiments.bench.net import FAR_ADDRESS, Net, Shape, Traffic
+from experiments.bench.net import FAR_ADDRESS, ROOT, Net, Shape, Traffic
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.storm import readings_each
 from experiments.bench.table import table, verdict, write
@@ -39,6 +47,7 @@ LINK = Shape(64_000)
 ONE_WAY_S = 0.05
 LIVE_EVERY_S = 1.2
 GATHER_EVERY_S = 0.6
+FIELD_EVERY_S = 60.0
 SHIPPED = 3
 """Samplings per batch with the default `uplink.gather_s` of three minutes."""
 
@@ -87,13 +96,20 @@ class Arm:
         its acknowledgement and its receipt.
         """
         is_ours = self.by == "uplink" and self.priority in BAR_PRIORITIES
-        is_small = self.every_s > 0 and self.gather_s < (SHIPPED - 1) * GATHER_EVERY_S
+        pace_s = self.every_s if self.is_field else GATHER_EVERY_S
+        is_small = self.every_s > 0 and self.gather_s < (SHIPPED - 1) * pace_s
         return is_ours and self.qos == 1 and not self.idle_s and not is_small
+
+    @property
+    def is_field(self) -> bool:
+        """Whether the samplings are as far apart as in the field."""
+        return self.every_s >= FIELD_EVERY_S
 
 
 PEER = Arm("paho JSON, MQTT 3.1.1, at once", "json")
 PEER_5 = replace(PEER, name="paho JSON, MQTT 5, at once", mqtt="5")
 PEER_APART = replace(PEER, name="paho JSON, one by one", apart_s=PEER_APART_S)
+PEER_FIELD = replace(PEER, name="paho JSON, at once, field", every_s=FIELD_EVERY_S)
 
 
 def arms(priority: int, gathered: Sequence[int] = ()) -> Iterator[Arm]:
@@ -120,11 +136,13 @@ class Size:
         live: Samplings of a live arm.
         gathered: Samplings of a gathered arm.
         backlog: Samplings of a backlog.
+        field: Samplings at the field's pace.
     """
 
     live: int
     gathered: int
     backlog: int
+    field: int = 9
 
     def of(self, arm: Arm) -> int:
         """Return the samplings of an arm."""
@@ -132,6 +150,8 @@ class Size:
             return 0
         if arm.every_s == 0:
             return self.backlog
+        if arm.is_field:
+            return self.field
         return self.gathered if arm.gather_s else self.live
 
 
@@ -201,9 +221,10 @@ def run(net: Net, arm: Arm, samplings: int) -> Run:
         _start_node(site, arm, samplings)
         site.wait_for_words("node", "up\n")
         connected = net.traffic()
-        site.wait_for_words("node", "begin\n", 60.0)
+        pace_s = arm.every_s + arm.gather_s
+        site.wait_for_words("node", "begin\n", 60.0 + pace_s)
         begun = net.traffic()
-        timeout_s = 120.0 + samplings * arm.every_s + arm.idle_s
+        timeout_s = 120.0 + samplings * arm.every_s + pace_s + arm.idle_s
         site.wait_for_words("node", "end\n", timeout_s)
         done = net.traffic()
     readings = samplings * readings_each()
@@ -216,7 +237,8 @@ def _start_node(site: Site[Net], arm: Arm, samplings: int) -> None:
         "--mqtt", arm.mqtt, "--host", FAR_ADDRESS, "--port", BROKER_PORT,
         "--priority", arm.priority, "--every", arm.every_s,
         "--gather", arm.gather_s, "--apart", arm.apart_s, "--qos", arm.qos,
-        "--count", samplings, "--warm", 3, "--idle", arm.idle_s,
+        "--count", samplings, "--warm", 1 if arm.is_field else 3,
+        "--idle", arm.idle_s,
         "--out", site.path("node"),
     )  # fmt: skip
 
@@ -232,15 +254,16 @@ def _hourly(runs: list[Run]) -> str:
     return table(head, rows) + "\n"
 
 
-def _report(runs: list[Run]) -> tuple[str, list[str]]:
-    apart, peer = (_first(runs, arm) for arm in (PEER_APART, PEER))
+def _report(runs: list[Run], peers: Sequence[Arm]) -> tuple[str, list[str]]:
+    found = [_first(runs, arm) for arm in peers]
+    at_once = found[-1]
     head = ("way", "readings", "up B", "down B", "B/reading", "frames up/sampling",
-            "down", "headers", "one by one : this", "at once : this")  # fmt: skip
-    text = table(head, [each.row(apart, peer) for each in runs if not each.arm.idle_s])
+            "down", "headers", *(f"{arm.name} : this" for arm in peers))  # fmt: skip
+    text = table(head, [each.row(*found) for each in runs if not each.arm.idle_s])
     verdicts = [
         verdict(
             f"{each.arm.name}: paho at once : this",
-            peer.reading_bytes / each.reading_bytes, RATIO_BAR, at_most=False,
+            at_once.reading_bytes / each.reading_bytes, RATIO_BAR, at_most=False,
         )
         for each in runs if each.arm.has_bar
     ]  # fmt: skip
@@ -279,22 +302,62 @@ def plan(is_quick: bool) -> list[Arm]:
     return [PEER_APART, PEER, PEER_5, *ours, *idle]
 
 
+def field_arms() -> list[Arm]:
+    """Return the runs at the field's pace, with the peer first."""
+    live = Arm("yamamori live, field", "uplink", every_s=FIELD_EVERY_S)
+    name = f"yamamori gathered by {SHIPPED}, field"
+    return [
+        PEER_FIELD,
+        live,
+        replace(live, name=name, gather_s=(SHIPPED - 0.5) * FIELD_EVERY_S),
+    ]
+
+
+def _run_apart(arm: Arm) -> Run:
+    """Measure one arm in a process of its own: `Net` is named after it."""
+    module = [sys.executable, "-m", "experiments.wire_bytes"]
+    done = subprocess.run(
+        [*module, "--one", json.dumps(asdict(arm))],
+        check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    result = json.loads(done.stdout.splitlines()[-1])
+    sent, connecting = (Traffic(**result[key]) for key in ("traffic", "connecting"))
+    return Run(arm, result["samplings"], result["readings"], sent, connecting)
+
+
+def _run_all(arms: Sequence[Arm], size: Size) -> Iterator[Run]:
+    with Net(ONE_WAY_S) as net:
+        for arm in arms:
+            print(f"  {arm.name} ...", flush=True)
+            yield run(net, arm, size.of(arm))
+
+
 @click.command()
 @click.option("--quick", is_flag=True, help="Priority 1 and 5, few samplings.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 @click.option("--only", help="Arms whose name holds these words, and the peer.")
-def main(quick: bool, out: Path, only: str | None) -> None:
+@click.option("--field", is_flag=True, help="One sampling a minute, side by side.")
+@click.option("--one", hidden=True)
+def main(
+    quick: bool, out: Path, only: str | None, field: bool, one: str | None
+) -> None:
     """Measure the bytes per reading on the link."""
     interrupt_on_sigterm()
     size = QUICK if quick else FULL
-    runs: list[Run] = []
-    with Net(ONE_WAY_S) as net:
-        for arm in plan(quick):
-            is_peer = arm in {PEER, PEER_APART}
-            if only is None or is_peer or only in arm.name:
-                print(f"  {arm.name} ...", flush=True)
-                runs.append(run(net, arm, size.of(arm)))
-    text, verdicts = _report(runs)
+    if one is not None:
+        (alone,) = _run_all([Arm(**json.loads(one))], size)
+        print(json.dumps(_to_dict(alone)))
+        return
+    peers = (PEER_FIELD,) if field else (PEER_APART, PEER)
+    if field:
+        with ThreadPoolExecutor() as pool:
+            runs = list(pool.map(_run_apart, field_arms()))
+    else:
+        arms = [
+            each for each in plan(quick) if each in peers or (only or "") in each.name
+        ]
+        runs = list(_run_all(arms, size))
+    text, verdicts = _report(runs, peers)
     hourly = _hourly(runs) if any(each.arm.idle_s for each in runs) else ""
     result = {"runs": [_to_dict(each) for each in runs], "bars": verdicts}
     path = write(out, "wire_bytes", result)
