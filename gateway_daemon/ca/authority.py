@@ -367,13 +367,17 @@ class CertificateAuthority:
     ) -> Self:
         """Create an issuing authority that this root signs, valid for ten years.
 
+        It does not outlive the root, with which its certificates would end unannounced.
+
         Args:
             now_s: Unix time.
             key: Its key; None for a new one.
         """
         # A name of its own: brokers look up a revocation list by it.
         name = f"{common_name(self.certificate)} issuing {_at(now_s):%Y-%m-%d %H:%M:%S}"
-        return self._create(name, now_s, AUTHORITY_DAYS, 0, self, key=key)
+        left_s = self.certificate.not_valid_after_utc.timestamp() - now_s
+        days = min(AUTHORITY_DAYS, left_s / DAY_S)
+        return self._create(name, now_s, days, 0, self, key=key)
 
     @classmethod
     def _create(
@@ -475,8 +479,7 @@ class CertificateAuthority:
         if until_s > self.certificate.not_valid_after_utc.timestamp():
             raise CertificateRefusedError(
                 f"a life of {lifetime_s / DAY_S:.0f} days is longer than the "
-                "authority's; "
-                "make a new authority"
+                "authority's; replace it with gateway-daemon ca replace-issuing"
             )
         usage = ExtendedKeyUsageOID
         uses = usage.SERVER_AUTH if identity.role == BROKER else usage.CLIENT_AUTH

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from trust_bench import DUE_AGE_S, HOUR_S, IssuingAuthority, Join, Make, run_ca
 
 from gateway_daemon.ca.authority import (
+    DAY_S,
     AuthorityFileError,
     CertificateAuthority,
+    CertificateRefusedError,
     CertificateRegister,
     Identity,
 )
@@ -80,6 +83,20 @@ def test_root_key_is_needed_only_to_replace_the_issuing_authority(
     with pytest.raises(AuthorityFileError, match=r"must be the key of .*root\.pem"):
         authority.folder.replace_issuing(authority.folder.path / "ca.key")
     assert root_key.exists()
+
+
+def test_issuing_authority_does_not_outlive_its_root() -> None:
+    """All its certificates would end with the root, before their own end."""
+    root = CertificateAuthority.create_root("Otoyo", 0.0)
+    until = root.certificate.not_valid_after_utc
+    late_s = until.timestamp() - 500 * DAY_S
+    issuing = root.create_issuing(late_s)
+    assert issuing.certificate.not_valid_after_utc == until
+    assert root.create_issuing(0.0).certificate.not_valid_after_utc < until
+
+    node, key = Identity("node", "n1", (CELL,)), ec.generate_private_key(ec.SECP256R1())
+    with pytest.raises(CertificateRefusedError, match="ca replace-issuing"):
+        issuing.issue(node, key.public_key(), late_s + 200 * DAY_S, 398 * DAY_S)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
