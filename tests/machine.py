@@ -133,12 +133,15 @@ class DebianMachine:
             stdout=subprocess.DEVNULL,
         )
         wait_until(self._find_leader)
-        wait_until(
-            lambda: (
-                self.run("systemctl", "is-system-running", check=False)
-                in {"running", "degraded"}
-            )
-        )
+        try:
+            wait_until(lambda: self._state() in {"running", "degraded"})
+        except AssertionError as error:
+            error.add_note(f"state: {self._state()}, jobs that are not done:")
+            error.add_note(self.run("systemctl", "list-jobs", check=False))
+            raise
+
+    def _state(self) -> str:
+        return self.run("systemctl", "is-system-running", check=False)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command inside as root; returns its output."""
