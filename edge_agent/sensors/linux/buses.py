@@ -1,10 +1,12 @@
 """Linux implementation of `Buses`: I2C (smbus2), files, serial lines and gpsd."""
 
 import errno
+import math
 import os
 import socket
 import termios
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +21,9 @@ _MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
 LATE_S = 2.0
 """Longest wait for a late answer before the next request. An answer does not say to
 which request it belongs."""
+DEAD_S = 20.0
+"""Time without that wait after one that brought nothing: less than from one round of
+readings to the next, so that an answer of the next round counts."""
 _MAX_LATE_READS = 4  # ends the wait on a line that is never silent
 
 
@@ -40,9 +45,11 @@ class LinuxSerialLine:
         self.settings = settings
         self._path = path
         self._late_s = late_s
-        self._is_unanswered = False
+        # Probes by the first byte of their requests, which is their address.
+        self._unanswered = b""  # by the last request; empty: none
         self._has_answered = True
-        self._is_dead = False  # nothing came, neither in time nor late
+        # From which nothing came, not even late; and when that was seen.
+        self._dead_s: dict[bytes, float] = {}
         self._lock = threading.RLock()
         self._serial = import_library("a serial line", "serial", "pyserial")
         self._port: Any = None
@@ -58,15 +65,19 @@ class LinuxSerialLine:
             try:
                 if self._port is None:
                     self._port = self._open()
+                is_doubtful = False
                 if request:
-                    self._send(request, is_complete)
+                    is_doubtful = self._send(request, is_complete)
                 answer = self._collect(is_complete, timeout_s)
             except (OSError, termios.error) as error:
                 # pyserial lets termios' own error through, which is no OSError
                 self.close()
                 number = error.args[0] if len(error.args) > 1 else errno.EIO
                 raise OSError(number, f"{error.args[-1]}") from error
-            return self._attribute(answer, is_complete) if request else answer
+            if not request:
+                return answer
+            self._note(request[:1], answer, is_complete(answer) and not is_doubtful)
+            return b"" if is_doubtful else answer
 
     def close(self) -> None:
         with self._lock:
@@ -86,32 +97,38 @@ class LinuxSerialLine:
             exclusive=True,
         )
 
-    def _send(self, request: bytes, is_complete: Callable[[bytes], bool]) -> None:
-        if self._is_unanswered and not self._is_dead:
+    def _send(self, request: bytes, is_complete: Callable[[bytes], bool]) -> bool:
+        """Send a request; whether its answer may be a late one to an earlier request.
+
+        Nothing late is expected from a dead probe for a while: three sensors of a probe
+        with a cut cable would pass their deadline.
+        """
+        now_s = time.monotonic()  # noqa: TID251 - the line waits in real time, too
+        dead_s = self._dead_s.get(self._unanswered, -math.inf)
+        is_waiting = bool(self._unanswered) and now_s - dead_s > DEAD_S
+        if is_waiting:
             self._discard_late(is_complete)
         self._port.reset_input_buffer()
         self._port.write(request)
         self._port.flush()
+        return not is_waiting and request[:1] in self._dead_s
 
     def _discard_late(self, is_complete: Callable[[bytes], bool]) -> None:
         """Discard a late answer, if one comes."""
-        self._is_dead = not self._has_answered
+        has_come = self._has_answered
         for _ in range(_MAX_LATE_READS):
             late = self._collect(is_complete, self._late_s)
-            self._is_dead &= not late
+            has_come |= bool(late)
             if not late or is_complete(late):
                 break
+        if not has_come:
+            self._dead_s[self._unanswered] = time.monotonic()  # noqa: TID251 - as above
 
-    def _attribute(self, answer: bytes, is_complete: Callable[[bytes], bool]) -> bytes:
-        """The answer, or nothing if it may be that to an earlier request.
-
-        A dead line is not waited for: three sensors of a probe with a cut cable would
-        pass their deadline. The first bytes of such a line may be a late answer.
-        """
-        was_dead, self._has_answered = self._is_dead, bool(answer)
-        self._is_dead = was_dead and not answer
-        self._is_unanswered = was_dead or not is_complete(answer)
-        return b"" if was_dead else answer
+    def _note(self, probe: bytes, answer: bytes, is_answered: bool) -> None:
+        self._has_answered = bool(answer)
+        self._unanswered = b"" if is_answered else probe
+        if answer:
+            self._dead_s.pop(probe, None)
 
     def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
         self._port.timeout = timeout_s

@@ -104,17 +104,43 @@ def test_first_answer_of_a_dead_line_is_not_attributed(far_end: FarEnd) -> None:
     """It may be that to an earlier request; the one after it is waited for."""
     line = WaitingLine(far_end.path)
     for _ in range(2):
-        assert line.query(b"1", ends_with_x, 0.01) == b""
+        assert line.query(b"a1", ends_with_x, 0.01) == b""
     late = threading.Timer(0.05, far_end.write, [b"to 1 x"])
     late.start()
-    assert line.query(b"2", ends_with_x, 2.0) == b""
+    assert line.query(b"a2", ends_with_x, 2.0) == b""
     late.join()
     os.read(far_end.end, 100)
     thread = far_end.answer(b"to 3 x")
-    assert line.query(b"3", ends_with_x, 2.0) == b"to 3 x"
+    assert line.query(b"a3", ends_with_x, 2.0) == b"to 3 x"
     thread.join()
     assert line.waits == [0.01, 0.05, 0.01, 2.0, 0.05, 2.0]
     line.close()
+
+
+def test_answer_counts_while_another_probe_of_the_line_is_dead(far_end: FarEnd) -> None:
+    """A register that is cleared when it is read would lose its rain."""
+    line = WaitingLine(far_end.path)
+    for _ in range(2):
+        for _ in range(3):
+            assert line.query(b"a", ends_with_x, 0.01) == b""
+        os.read(far_end.end, 100)
+        thread = far_end.answer(b"5 mm x")
+        assert line.query(b"b", ends_with_x, 2.0) == b"5 mm x"
+        thread.join()
+    assert line.waits == [0.01, 0.05, 0.01, 0.01, 2.0, 0.01, 0.01, 0.01, 2.0]
+    line.close()
+
+
+def test_answer_counts_after_the_wait_for_a_late_one(far_end: FarEnd) -> None:
+    """Of the same probe or of another one."""
+    for after in (b"a", b"b"):
+        line = WaitingLine(far_end.path)
+        assert line.query(b"a", ends_with_x, 0.01) == b""
+        os.read(far_end.end, 100)
+        thread = far_end.answer(b"5 mm x")
+        assert line.query(after, ends_with_x, 2.0) == b"5 mm x"
+        thread.join()
+        line.close()
 
 
 def test_endless_noise_is_truncated(far_end: FarEnd) -> None:
