@@ -119,24 +119,39 @@ def _firewall_file(path: Path, target: Path, rules: str) -> Iterator[str]:
         yield f"{shown}: IGNORED, as it is no *.nft file"
         return
     fresh = target / f"{name}.card"
-    write_atomic(fresh, path.read_bytes().replace(b"\r\n", b"\n"), 0o644)
-    others = (each for each in target.glob("*.nft") if each.name != name)
-    includes = "\n".join(f'include "{each}"' for each in (*others, fresh))
-    done = subprocess.run(
-        ["/usr/sbin/nft", "-c", "-f", "-"],
-        input=rules.replace(SITE_RULES, includes),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
+    try:
+        text = decode_text(path.read_bytes()).replace("\r\n", "\n")
+        # nft joins an unfinished last line and what follows the include.
+        write_atomic(fresh, f"{text.rstrip()}\n".encode(), 0o644)
+        problems = _nft_problems({**_site_files(target), name: fresh}, rules)
+    except TextError as error:
+        problems = [str(error)]
+    if problems:
         yield f"{shown}: REFUSED; what worked before goes on"
-        yield from (f" {line}" for line in done.stderr.splitlines())
-        fresh.unlink()
+        yield from (f" {line}" for line in problems)
+        fresh.unlink(missing_ok=True)
     else:
         fresh.replace(target / name)
         fsync_folder(target)
         yield f"{shown}: TAKEN"
+
+
+def _site_files(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in folder.glob("*.nft")}
+
+
+def _nft_problems(files: dict[str, Path], rules: str) -> list[str]:
+    """Errors of nft about the rules with files, which it loads in this order."""
+    includes = "\n".join(f'include "{files[name]}"' for name in sorted(files))
+    done = subprocess.run(
+        ["/usr/sbin/nft", "-c", "-f", "-"],
+        input=rules.replace(SITE_RULES, includes),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",  # it repeats the line, in any encoding
+        check=False,
+    )
+    return done.stderr.splitlines() or ["nft failed"] if done.returncode else []
 
 
 def main() -> None:

@@ -244,7 +244,8 @@ def _first_to_check(
     """
     first = bisect_left(readings, from_s, key=_AT_S)
     if readings[0].is_rain and first:
-        # the hour after a report ends between the last report and the new one
+        # The hour after a report ends between the last report and the new one. One that
+        # ends in a gap of more than `MAX_RELEASE_S` is not found, only in a replay.
         from_s = max(readings[first - 1].at_s, from_s - MAX_RELEASE_S)
     begin = bisect_left(readings, from_s - NEIGHBOUR_S, hi=first, key=_AT_S)
     if not only_last:

@@ -137,6 +137,45 @@ def test_firewall_file_that_nft_refuses_is_not_installed(card: Path, text: str) 
     assert [path.name for path in (etc / "firewall").iterdir()] == ["metrics.nft"]
 
 
+@needs_nft
+def test_firewall_files_are_tested_in_the_order_in_which_they_are_loaded(
+    card: Path,
+) -> None:
+    """That of their names: a name must be defined before it is used."""
+    etc, rule = card.parent / "etc", "ip saddr $office tcp dport 9464 accept\n"
+    (etc / "firewall").mkdir()
+    (etc / "firewall/names.nft").write_text("define office = 10.8.0.1\n")
+    (card / "firewall").mkdir()
+    (card / "firewall/metrics.nft").write_text(rule)
+    assert "firewall/metrics.nft: REFUSED" in "".join(take(card, etc, RULES))
+    (card / "firewall/metrics.nft").rename(card / "firewall/ports.nft")
+    assert "firewall/ports.nft: TAKEN" in take(card, etc, RULES)
+
+
+@needs_nft
+def test_firewall_file_needs_no_line_end(card: Path) -> None:
+    """Notepad adds none, and marks UTF-8."""
+    (card / "firewall").mkdir()
+    for port in (9464, 9465):
+        text = f"ip saddr 10.8.0.0/24 tcp dport {port} accept"
+        (card / f"firewall/{port}.nft").write_text(text, encoding="utf-8-sig")
+    lines = list(take(card, card.parent / "etc", RULES))
+    assert lines[1:] == ["firewall/9464.nft: TAKEN", "firewall/9465.nft: TAKEN"]
+
+
+@needs_nft
+@pytest.mark.parametrize("encoding", ["utf-16", "shift_jis", "utf-8"])
+def test_typing_error_in_a_firewall_file_is_reported_in_any_encoding(
+    card: Path, encoding: str
+) -> None:
+    """An exception would leave no report, and the broker's files unreadable."""
+    (card / "firewall").mkdir()
+    text = "tcp dport 9464 acept # 監視用\n"
+    (card / "firewall/metrics.nft").write_text(text, encoding=encoding)
+    lines = list(take(card, card.parent / "etc", RULES))
+    assert lines[1] == "firewall/metrics.nft: REFUSED; what worked before goes on"
+
+
 def test_firewall_file_with_another_name_is_reported(card: Path) -> None:
     """The firewall would not read it."""
     (card / "firewall").mkdir()
