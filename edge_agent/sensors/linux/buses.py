@@ -103,15 +103,18 @@ class LinuxSerialLine:
         Nothing late is expected from a dead probe for a while: three sensors of a probe
         with a cut cable would pass their deadline.
         """
-        now_s = time.monotonic()  # noqa: TID251 - the line waits in real time, too
-        dead_s = self._dead_s.get(self._unanswered, -math.inf)
-        is_waiting = bool(self._unanswered) and now_s - dead_s > DEAD_S
+        is_waiting = bool(self._unanswered) and not self._is_dead(self._unanswered)
+        is_doubtful = self._is_dead(request[:1]) and not is_waiting
         if is_waiting:
             self._discard_late(is_complete)
         self._port.reset_input_buffer()
         self._port.write(request)
         self._port.flush()
-        return not is_waiting and request[:1] in self._dead_s
+        return is_doubtful
+
+    def _is_dead(self, probe: bytes) -> bool:
+        seen_s = self._dead_s.get(probe, -math.inf)
+        return time.monotonic() - seen_s <= DEAD_S  # noqa: TID251 - it waits really
 
     def _discard_late(self, is_complete: Callable[[bytes], bool]) -> None:
         """Discard a late answer, if one comes."""
@@ -122,7 +125,7 @@ class LinuxSerialLine:
             if not late or is_complete(late):
                 break
         if not has_come:
-            self._dead_s[self._unanswered] = time.monotonic()  # noqa: TID251 - as above
+            self._dead_s[self._unanswered] = time.monotonic()  # noqa: TID251 - the same
 
     def _note(self, probe: bytes, answer: bytes, is_answered: bool) -> None:
         self._has_answered = bool(answer)

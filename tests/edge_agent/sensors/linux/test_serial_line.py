@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sensors.buses import SerialSettings
+from edge_agent.sensors.linux import buses
 from edge_agent.sensors.linux.buses import LinuxBuses, LinuxSerialLine
 
 pytest.importorskip("serial")
@@ -128,6 +129,22 @@ def test_answer_counts_while_another_probe_of_the_line_is_dead(far_end: FarEnd) 
         assert line.query(b"b", ends_with_x, 2.0) == b"5 mm x"
         thread.join()
     assert line.waits == [0.01, 0.05, 0.01, 0.01, 2.0, 0.01, 0.01, 0.01, 2.0]
+    line.close()
+
+
+def test_first_answer_of_a_later_round_counts(
+    far_end: FarEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing late comes then, also where another probe has answered meanwhile."""
+    line = WaitingLine(far_end.path)
+    for _ in range(3):
+        assert line.query(b"a", ends_with_x, 0.01) == b""
+    monkeypatch.setattr(buses, "DEAD_S", 0.0)
+    os.read(far_end.end, 100)
+    for probe in (b"b", b"a"):
+        thread = far_end.answer(b"5 mm x")
+        assert line.query(probe, ends_with_x, 2.0) == b"5 mm x"
+        thread.join()
     line.close()
 
 
