@@ -262,7 +262,10 @@ class Sampler:
             synchronised=moment.is_synchronised,
             mono_s=round(moment.mono_s, 3),
             why=assessment.why,
-            reasons=[encode_reason(reason) for reason in assessment.reasons],
+            reasons=[
+                encode_reason(self._sent.convert_reason(reason))
+                for reason in assessment.reasons
+            ],
         )
         state = self._triage_state()
         for sensor in sampled:

@@ -1,4 +1,4 @@
-"""Readings in the names and units by which the backend chooses its rules.
+"""Readings and reasons in the names and units by which the backend chooses its rules.
 
 The backend does not know the settings of a node: rain in mm is a reading ``rain``,
 other readings in mm are displacement, and a node has one gauge. The node's own rules,
@@ -10,10 +10,14 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from edge_agent import quantities
+from slope_science.reasons import Reason
 from spatial_mqtt.senml import Reading
 
 GAUGE: Final = "rain"
 """Name of a gauge's readings in the backend."""
+
+_SENSOR_PARAMS: Final = ("sensor", "by")
+"""Parameters of reasons that name a sensor."""
 
 
 class _Measuring(Protocol):
@@ -61,6 +65,19 @@ class SentReadings:
     def convert(self, readings: Iterable[Reading]) -> list[Reading]:
         """The readings as they are sent."""
         return [self._convert(reading) for reading in readings]
+
+    def convert_reason(self, reason: Reason) -> Reason:
+        """A reason with the gauge named as its readings are, at any depth.
+
+        The backend lowers a level by the flags of the readings that its reason names.
+        """
+        changed: dict[str, object] = {}
+        for name, value in reason.params.items():
+            if isinstance(value, Reason):
+                changed[name] = self.convert_reason(value)
+            elif name in _SENSOR_PARAMS and self._names.get(value) == GAUGE:
+                changed[name] = GAUGE
+        return Reason(reason.code, **{**reason.params, **changed})  # type: ignore[arg-type]  # codes of its own
 
     def _convert(self, reading: Reading) -> Reading:
         sensor, slash, part = reading.name.partition("/")

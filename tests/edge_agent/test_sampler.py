@@ -10,16 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from triage_readings import RAIN, START_S, TILT, WIRE, tilt, wire
+from triage_readings import RAIN, START_S, TILT, WIRE, Measured, tilt, wire
 
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
+from edge_agent.sent_readings import SentReadings
 from edge_agent.status import HealthReporter, HealthSnapshot
 from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import build_settings
 from service_runtime.tls import Endpoint
+from slope_science.causes import iter_chain
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
-from slope_science.reasons import decode_reasons
+from slope_science.reasons import Reason, decode_reasons
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import STATUS_PREFIX, Pack, Reading, decode_pack
@@ -95,11 +100,12 @@ def make_sampler(
     path: str,
     sensors: list[FakeSensor],
     self_report: Callable[[int], list[Reading]] = lambda _priority: [],
+    triage: Triage | None = None,
 ) -> tuple[Sampler, SqliteQueue]:
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     identity = NodeIdentity("n1", CELL, CLOCK)
-    triage = Triage([RAIN, TILT, WIRE])
+    triage = triage or Triage([RAIN, TILT, WIRE])
     stored = queue.get_state(TRIAGE_STATE)
     if stored is not None:
         triage.restore(stored)
@@ -324,6 +330,36 @@ def test_gauge_of_another_name_is_sent_as_rain(tmp_path: Path) -> None:
         Reading("rain", "mm", 0.5, 7.5),
         Reading("rain/refused", "count", 3.0),
     ]
+
+
+def test_reasons_name_a_gauge_as_its_readings_do() -> None:
+    """Else the backend would not lower the level by the flags of these readings."""
+    names = {"sensor": "gauge", "by": "gauge"}
+    sent = SentReadings([sensor_of("rain", Reading("gauge", "mm", 0.0, 1.0))])
+
+    def reason(sensor: str, by: str) -> Reason:
+        step = Reason(
+            ReasonCode.WATER_LEVEL_STEP, sensor=sensor, step_m=1.0, limit_m=0.5
+        )
+        confirmed = Reason(ReasonCode.CONFIRMED, because=step, by=by)
+        return Reason(ReasonCode.RULE, rule="limit", because=confirmed, number=2)
+
+    assert sent.convert_reason(reason(**names)) == reason("rain", "rain")
+    assert sent.convert_reason(reason("rod", "n2 rod")) == reason("rod", "n2 rod")
+
+
+def test_reasons_of_a_pack_are_sent_with_the_name_of_the_gauge(tmp_path: Path) -> None:
+    """A limit on the gauge is passed."""
+    limit = {"sensor": "gauge", "above": 0.1, "level": 3}
+    gauge = sensor_of("rain", Reading("gauge", "mm", 0.5, 7.5))
+    described = Measured("gauge", "rain", "mm")
+    triage = Triage([described], build_settings(TriageSection, {"limit": [limit]}))
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [gauge], triage=triage)
+    sampler.sample()
+    (pack,) = packs(queue)
+    (reason,) = decode_reasons(pack.reasons)
+    (sensor,) = {r.params["sensor"] for r in iter_chain(reason) if "sensor" in r.params}
+    assert sensor == "rain"
 
 
 @pytest.mark.parametrize("first", ["north", "rain"])
