@@ -8,7 +8,7 @@ are wiped from the card. The result is written to ``gateway-report.txt``.
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -79,20 +79,47 @@ def _is_superseded(path: Path) -> bool:
 def _settings(
     source: Path, target: Path, read: Callable[[Path], object]
 ) -> Iterator[str]:
+    def find_problems(fresh: Path) -> Sequence[str]:
+        try:
+            read(fresh)
+        except SettingsError as error:
+            return [f"{n}. {p}" for n, p in enumerate(error.problems, start=1)]
+        return ()
+
+    yield from _install(source.name, source, target, find_problems)
+
+
+def _install(
+    shown: str,
+    source: Path,
+    target: Path,
+    find_problems: Callable[[Path], Sequence[str]],
+) -> Iterator[str]:
+    """Install a text file that has no problems; yield lines for the report.
+
+    Args:
+        shown: Its name in the report.
+        source: The file on the card.
+        target: Path of the installed one.
+        find_problems: Gives the problems of the new file, before it is installed.
+    """
     fresh = target.with_name(f"{target.name}.card")
     try:
         text = decode_text(source.read_bytes()).replace("\r\n", "\n")
-        write_atomic(fresh, text.encode(), 0o644)
-        read(fresh)
-    except (TextError, SettingsError) as error:
-        yield f"{source.name}: REFUSED; what worked before goes on"
-        problems = getattr(error, "problems", (str(error),))
-        yield from (f" {n}. {p}" for n, p in enumerate(problems, start=1))
+        # nft joins an unfinished last line and what follows the include.
+        end = "" if text.endswith("\n") else "\n"
+        write_atomic(fresh, f"{text}{end}".encode(), 0o644)
+        problems = find_problems(fresh)
+    except TextError as error:
+        problems = [f"1. {error}"]
+    if problems:
+        yield f"{shown}: REFUSED; what worked before goes on"
+        yield from (f" {line}" for line in problems)
         fresh.unlink(missing_ok=True)
     else:
         fresh.replace(target)
         fsync_folder(target.parent)
-        yield f"{source.name}: TAKEN"
+        yield f"{shown}: TAKEN"
 
 
 def _broker_file(path: Path, target: Path) -> str:
@@ -118,26 +145,12 @@ def _firewall_file(path: Path, target: Path, rules: str) -> Iterator[str]:
     if not (path.is_file() and name.endswith(".nft")):
         yield f"{shown}: IGNORED, as it is no *.nft file"
         return
-    fresh = target / f"{name}.card"
-    try:
-        text = decode_text(path.read_bytes()).replace("\r\n", "\n")
-        # nft joins an unfinished last line and what follows the include.
-        write_atomic(fresh, f"{text.rstrip()}\n".encode(), 0o644)
-        problems = _nft_problems({**_site_files(target), name: fresh}, rules)
-    except TextError as error:
-        problems = [str(error)]
-    if problems:
-        yield f"{shown}: REFUSED; what worked before goes on"
-        yield from (f" {line}" for line in problems)
-        fresh.unlink(missing_ok=True)
-    else:
-        fresh.replace(target / name)
-        fsync_folder(target)
-        yield f"{shown}: TAKEN"
 
+    def find_problems(fresh: Path) -> Sequence[str]:
+        others = {each.name: each for each in target.glob("*.nft")}
+        return _nft_problems({**others, name: fresh}, rules)
 
-def _site_files(folder: Path) -> dict[str, Path]:
-    return {path.name: path for path in folder.glob("*.nft")}
+    yield from _install(shown, path, target / name, find_problems)
 
 
 def _nft_problems(files: dict[str, Path], rules: str) -> list[str]:
