@@ -64,6 +64,7 @@ from edge_agent.uplink.gateway_selection import FixedGateway
 from service_runtime import lifecycle
 from service_runtime.files import write_atomic
 from service_runtime.machine_check import (
+    STATE_FOLDER,
     FindingState,
     MachineFinding,
     check_data_folder,
@@ -197,9 +198,6 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 BURST_BYTES, LIMITED_BURST_BYTES = 16_000, 4_000
 MAX_GATEWAYS = 3
 _MODEL = Path("/proc/device-tree/model")
-STATE_FOLDER = Path("/var/lib/yamamori")
-"""Folder that systemd makes for the service; all others are read-only."""
-
 UNIT = "edge-agent.service"
 _STOP_AGENT = "stop it with 'systemctl stop edge-agent', check, and start it again"
 
@@ -235,7 +233,10 @@ def _check_machine(
 def check_queue_place(
     user: ServiceUser, queue: Path, state_folder: Path = STATE_FOLDER
 ) -> Iterator[MachineFinding]:
-    """Check that the service may write its queue file; nothing if it may."""
+    """Check that the service may write its queue file; nothing if it may.
+
+    The folder that systemd makes for it is the only one that it may write.
+    """
     rule = "be in a folder that the service may write"
     has_more_folders = "ReadWritePaths=" in read_drop_ins(user.units / f"{UNIT}.d")
     if not queue.is_relative_to(state_folder) and not has_more_folders:
