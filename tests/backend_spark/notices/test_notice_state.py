@@ -198,32 +198,26 @@ def test_end_of_the_analyses_returns_an_unknown_cell_to_what_it_was(
     assert shown(state) == expected
 
 
-@pytest.mark.parametrize("readings", [held(1, 900), judged(1, 900)])
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        (held(1, 900), (1, JUDGED, True)),
+        (judged(1, 900), (1, JUDGED, True)),
+        (held(4, 900), (4, HELD, False)),
+        (judged(4, 900), (4, HELD, False)),
+    ],
+)
 def test_readings_between_two_analyses_keep_what_was_before_these(
-    tmp_path: Path, readings: CurrentLevel
+    tmp_path: Path, readings: CurrentLevel, expected: tuple[int, str, bool]
 ) -> None:
-    """The readings may be held; the notice falls when the analyses do."""
+    """The notice falls with the analyses, unless readings gave the same level."""
     state = NoticeState(CALM, tmp_path / "notices.json")
     for at_s, level in (
         (0, RAISED), (900, readings), (1800, None), (3600, fallen(1)), (7260, None)
     ):  # fmt: skip
         update(state, level, at_s)
 
-    assert shown(state) == (1, JUDGED, True)
-
-
-@pytest.mark.parametrize("readings", [held(4, 900), judged(4, 900)])
-def test_level_of_readings_does_not_fall_with_the_analyses(
-    tmp_path: Path, readings: CurrentLevel
-) -> None:
-    """Readings gave the same level while the analyses did."""
-    state = NoticeState(CALM, tmp_path / "notices.json")
-    for at_s, level in (
-        (0, RAISED), (900, readings), (1800, None), (3600, fallen(1)), (7260, None)
-    ):  # fmt: skip
-        update(state, level, at_s)
-
-    assert shown(state) == (4, HELD, False)
+    assert shown(state) == expected
 
 
 def test_analyses_that_rise_again_keep_the_notice(tmp_path: Path) -> None:
