@@ -44,7 +44,7 @@ _CAUSES: Final[Mapping[ReasonCode | str, Cause]] = {
     ReasonCode.WATER_LEVEL_STEP: Cause.WATER_LEVEL,
     ReasonCode.LIMIT: Cause.LIMIT,
 }
-_CRITERIA_LEVELS: Final = {
+CRITERIA_LEVELS: Final = {
     "special": EMERGENCY,
     "line": DANGER,
     "warning": WARNING,
@@ -61,7 +61,7 @@ def find_causes(level: int, reasons: Sequence[Reason]) -> tuple[Cause, ...]:
     """
     given = [_cause(reason) for reason in level_reasons(reasons)[-1:]]
     has_rain = any(
-        _CRITERIA_LEVELS.get(each.params.get("criterion", "")) == level
+        CRITERIA_LEVELS.get(each.params.get("criterion", "")) == level
         for reason in reasons
         for each in iter_chain(reason)
         if each.code == ReasonCode.SOIL_WATER

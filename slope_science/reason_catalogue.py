@@ -208,7 +208,8 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         ),
     ),
     ReasonCode.RULE: SentenceTemplates(
-        en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
+        en="{rule}[ {number}][ (level {level})]: {because}",
+        ja="{rule}[ {number}][（レベル{level}相当）]：{because}",
     ),
     ReasonCode.AHEAD_SAME_RAIN: SentenceTemplates(
         en="in {minutes} min, if the rain of the last hour goes on: {because}",

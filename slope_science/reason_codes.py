@@ -312,7 +312,12 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.UNCONFIRMED_LONG: (_BECAUSE, _whole("hours"), _whole("level")),
     ReasonCode.MAYBE_WARMTH: (_BECAUSE, _general("range_deg")),
     ReasonCode.LONG_AGO: (_BECAUSE,),
-    ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
+    ReasonCode.RULE: (
+        _RULES,
+        _BECAUSE,
+        _optional(_whole("number")),
+        _optional(_whole("level")),  # where the message has a higher one
+    ),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
     ReasonCode.AHEAD_FORECAST: (
         _whole("minutes"),

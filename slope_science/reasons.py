@@ -112,6 +112,10 @@ class Reason:
             names = [str(place) for place in range(1, len(self.values) + 1)]
         return dict(zip(names, self.values, strict=True))
 
+    def changed(self, **params: object) -> "Reason":
+        """A reason of the same code with other values of some parameters."""
+        return Reason(self.code, **{**self.params, **params})  # type: ignore[arg-type]  # unknown codes have no names
+
 
 def level_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
     """The reason that gives a level, which is the first, and the notes before it."""

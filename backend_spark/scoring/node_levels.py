@@ -1,23 +1,25 @@
 """Levels of 3 and above that nodes judged themselves, as findings of their cell.
 
-A message of priority 3 to 5 states the level and the reasons of its node's rules. It
-counts until the next message of the node with a reading of the same sensor, and at most
-for the hold time of its rule. The silver table has both for each reading, so that late
-and repeated messages are treated as readings are.
+A message of priority 3 to 5 states the reasons of its node's rules, each with its
+level. A reason counts until the next message of the node with a reading of the same
+sensor, and at most for the hold time of its rule. The silver table has both for each
+reading, so that late and repeated messages are treated as readings are.
 
-The level is lowered, with a reason, where this backend knows better: readings of the
-sensor that failed (to 1) or are suspect (to 3), and assumed criteria for rain where the
-prefecture's are known here (to 1).
+The level of a reason is lowered, with a reason, where this backend knows better:
+readings of the sensor that failed (to 1) or are suspect (to 3), and assumed criteria
+for rain where the prefecture's are known here (to 1). The node's other reasons keep
+theirs.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 from backend_spark.scoring.evidence import JUDGED_BY_RULES
 from backend_spark.scoring.observation import STEP_S, Observation
-from slope_science.causes import iter_chain
+from slope_science.causes import CRITERIA_LEVELS, iter_chain
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding
@@ -28,6 +30,12 @@ from slope_science.reasons import Reason
 DEFAULT_HOLD_S: Final = 3600.0
 """Of rules that only a node has, such as rain by gauge and limits of its settings."""
 
+READING_REACH_S: Final = 3600.0
+"""How long before a message the newest reading of its reason's sensor may be.
+
+Each pass reads more than this before the first step that it scores.
+"""
+
 ASSUMED_CODES: Final = frozenset({
     ReasonCode.ASSUMED_CRITERIA,
     ReasonCode.ASSUMED_LINE,
@@ -37,16 +45,16 @@ ASSUMED_CODES: Final = frozenset({
 
 @dataclass(frozen=True)
 class NodeLevel:
-    """Level that a node judged.
+    """Level that a node judged for one reason.
 
     Attributes:
         node: Id of the node.
-        at_s: Unix time of its newest reading.
+        at_s: Unix time of the newest reading of its message.
         until_s: Unix time of the next message about the sensor; infinite without one.
         level: 3 to 5.
-        reason: Its first reason, of the highest level.
-        readings: Readings of the sensor in the message; of all sensors if the reason
-            has none.
+        reason: The reason.
+        readings: Readings of the sensor in the message, else in the last one before it
+            that has any; of all sensors if the reason names none.
     """
 
     node: str
@@ -61,6 +69,12 @@ class NodeLevel:
         """Name of the rule of the reason."""
         found = _within(self.reason, "rule")
         return str(found)
+
+    @property
+    def sensor(self) -> str | None:
+        """Name of the sensor of the reason, or of a part of it; None without one."""
+        found = _within(self.reason, "sensor")
+        return None if found is None else str(found)
 
     def is_valid(self, end_s: float, settings: EvidenceSettings) -> bool:
         """Whether it counts in the step that ends then."""
@@ -116,14 +130,18 @@ def find_node_levels(observations: Iterable[Observation]) -> list[NodeLevel]:
     for o in readings:
         if o.node in nodes:
             messages.setdefault((o.node, o.boot, o.seq), []).append(o)
-    times_s: dict[tuple[str, str], list[float]] = {}
-    for (node, _, _), group in messages.items():
-        for sensor in {_sensor(o.name) for o in group}:
-            times_s.setdefault((node, sensor), []).append(max(o.at_s for o in group))
-    for each in times_s.values():
-        each.sort()
-    found = (_node_level(group, times_s) for group in messages.values())
-    return [level for level in found if level is not None]
+    past = _SensorMessages()
+    for group in messages.values():
+        past.add(group)
+    past.sort()
+    return [
+        found
+        for group in messages.values()
+        if group[0].priority >= WARNING
+        for level, reason in _reasons_of_rules(group[0])
+        if level >= WARNING
+        for found in [_node_level(group, level, reason, past)]
+    ]
 
 
 def make_node_findings(
@@ -133,7 +151,7 @@ def make_node_findings(
     criteria: Criteria,
     own: Iterable[Finding | None] = (),
 ) -> list[Finding]:
-    """Findings of a step: the highest level of each node and rule.
+    """Findings of a step: the highest level of each node, rule and sensor.
 
     Args:
         levels: Levels of the cell's nodes.
@@ -144,15 +162,15 @@ def make_node_findings(
             reason does not remain unconfirmed beside them.
     """
     confirmed = dict(_confirmed(own))
-    highest: dict[tuple[str, str], NodeLevel] = {}
+    highest: dict[tuple[str, str, str], tuple[tuple[int, int, float], Finding]] = {}
     for level in levels:
         if level.is_valid(end_s, settings):
-            key = level.node, level.rule
-            known = highest.get(key)
-            if known is None or (known.level, known.at_s) < (level.level, level.at_s):
-                highest[key] = level
-    settled = [_settled(highest[key], confirmed) for key in sorted(highest)]
-    return [level.finding(settings, criteria) for level in settled]
+            key = level.node, level.rule, level.sensor or ""
+            finding = _settled(level, confirmed).finding(settings, criteria)
+            rank = finding.level, level.level, level.at_s
+            if key not in highest or highest[key][0] < rank:
+                highest[key] = rank, finding
+    return [highest[key][1] for key in sorted(highest)]
 
 
 def _confirmed(own: Iterable[Finding | None]) -> Iterator[tuple[str, str]]:
@@ -164,7 +182,7 @@ def _confirmed(own: Iterable[Finding | None]) -> Iterator[tuple[str, str]]:
 
 
 def _settled(level: NodeLevel, confirmed: Mapping[str, str]) -> NodeLevel:
-    by = confirmed.get(f"{level.node} {_within(level.reason, 'sensor')}")
+    by = confirmed.get(f"{level.node} {level.sensor}")
     if by is None:
         return level
     return replace(level, reason=_with_confirmation(level.reason, by))
@@ -177,34 +195,88 @@ def _with_confirmation(reason: Reason, by: str) -> Reason:
         return reason
     if reason.code in {ReasonCode.UNCONFIRMED, ReasonCode.UNCONFIRMED_LONG}:
         return Reason(ReasonCode.CONFIRMED, because=inner, by=by)
-    because = _with_confirmation(inner, by)
-    return Reason(reason.code, **{**reason.params, "because": because})
+    return reason.changed(because=_with_confirmation(inner, by))
+
+
+class _SensorMessages:
+    """Messages by node and sensor, each with its newest time and its readings."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], list[tuple[float, list[Observation]]]] = {}
+
+    def add(self, group: Sequence[Observation]) -> None:
+        """Add the readings of a message."""
+        at_s, by_sensor = max(o.at_s for o in group), dict[str, list[Observation]]()
+        for o in group:
+            by_sensor.setdefault(_sensor(o.name), []).append(o)
+        for sensor, readings in by_sensor.items():
+            key = group[0].node, sensor
+            self._groups.setdefault(key, []).append((at_s, readings))
+
+    def sort(self) -> None:
+        """Sort by time, which `until` and `after` need."""
+        for groups in self._groups.values():
+            groups.sort(key=lambda each: (each[0], each[1][0].boot, each[1][0].seq))
+
+    def until(self, node: str, sensor: str, at_s: float) -> list[Observation]:
+        """The last readings of a sensor up to a moment; empty if they are too old."""
+        groups = self._groups.get((node, sensor), [])
+        place = bisect_right(groups, at_s, key=_AT) - 1
+        if place < 0 or groups[place][0] < at_s - READING_REACH_S:
+            return []
+        return groups[place][1]
+
+    def after(self, node: str, sensor: str, at_s: float) -> float:
+        """Time of the next message with a reading; infinite without one."""
+        groups = self._groups.get((node, sensor), [])
+        place = bisect_right(groups, at_s, key=_AT)
+        return groups[place][0] if place < len(groups) else float("inf")
+
+
+_AT: Final = itemgetter(0)
+
+
+def _reasons_of_rules(first: Observation) -> Iterator[tuple[int, Reason]]:
+    """Reasons of rules in a message with their levels.
+
+    Other messages of these priorities, such as safe mode, have none.
+    """
+    is_first = True
+    for reason in first.level_reasons:
+        if ReasonCode.RULE in _codes(reason):
+            yield (first.priority if is_first else _later_level(first, reason)), reason
+            is_first = False
+
+
+def _later_level(first: Observation, reason: Reason) -> int:
+    """Level of a reason that is not the highest of its message.
+
+    Nodes of earlier versions do not state it: that of the criterion for rain, else the
+    lowest that a warning can have.
+    """
+    rules = (each for each in iter_chain(reason) if each.code == ReasonCode.RULE)
+    stated = next((each.params["level"] for each in rules), None)
+    criterion = CRITERIA_LEVELS.get(str(_within(reason, "criterion")), WARNING)
+    return min(first.priority, criterion if stated is None else int(stated))
 
 
 def _node_level(
-    group: Sequence[Observation], times_s: dict[tuple[str, str], list[float]]
-) -> NodeLevel | None:
-    """The level that a message states; None if it states none of 3 or above."""
-    first = group[0]
-    if first.priority < WARNING:
-        return None
-    # other messages of these priorities, such as safe mode, have no reason of a rule
-    reason = next(
-        (r for r in first.level_reasons if ReasonCode.RULE in _codes(r)), None
-    )
-    if reason is None:
-        return None
-    at_s, sensor = max(o.at_s for o in group), _within(reason, "sensor")
-    own = [o for o in group if sensor is None or _sensor(o.name) == sensor]
-    names = {_sensor(o.name) for o in own or group}
-    later = [
-        times[after]
-        for name in names
-        if (after := bisect_right(times := times_s[first.node, name], at_s))
-        < len(times)
-    ]
-    until_s = min(later, default=float("inf"))
-    return NodeLevel(first.node, at_s, until_s, first.priority, reason, own)
+    group: Sequence[Observation], level: int, reason: Reason, past: _SensorMessages
+) -> NodeLevel:
+    """The level of one reason of a message."""
+    node, at_s = group[0].node, max(o.at_s for o in group)
+    named = _within(reason, "sensor")
+    if named is None:
+        sensors, readings = {_sensor(o.name) for o in group}, list(group)
+    else:
+        sensor = _sensor(str(named))
+        sensors = {sensor}
+        readings = [o for o in group if _sensor(o.name) == sensor]
+        readings = readings or past.until(node, sensor, at_s)
+        # a limit may be one of a secondary value, which has flags of its own
+        readings = [o for o in readings if o.name == named] or readings
+    until_s = min(past.after(node, each, at_s) for each in sensors)
+    return NodeLevel(node, at_s, until_s, level, reason, readings)
 
 
 def _sensor(name: str) -> str:

@@ -4,7 +4,7 @@ Also: which rule a sensor has, hold times of detections that are over, and the c
 in force (those of a notice, else those of the settings).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -40,6 +40,7 @@ from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.stored_values import Json
 from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import SoilWater
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english, render_english_list
 from slope_science.reasons import Reason
 from spatial_mqtt.announcements import CriteriaNotice
@@ -278,7 +279,7 @@ class Triage:
         verdict = combine_findings(found)
         if verdict.level == LOWEST:
             return TriageResult(LOWEST, None, LOWEST)
-        why, reasons = join_reasons(verdict.reasons)
+        why, reasons = join_reasons(list(_stating_levels(found)))
         alarm_level = combine_findings(noticed(found)).level
         isolated = combine_findings(noticed(map(_without_limit_of_rain, found))).level
         return TriageResult(
@@ -387,6 +388,27 @@ def _hold_times_s(section: TriageSection) -> dict[str, float]:
         for number, limit in enumerate(section.limit, 1)
     }
     return rules | limits
+
+
+def _stating_levels(found: Sequence[Finding]) -> Iterator[Reason]:
+    """Reasons, highest level first; those of lower levels state their own.
+
+    The backend may lower the highest one, and then needs the levels of the others.
+    """
+    by_level = sorted(found, key=lambda f: f.level, reverse=True)
+    for finding in by_level:
+        is_highest = finding.level == by_level[0].level
+        yield finding.reason if is_highest else _with_level(finding)
+
+
+def _with_level(finding: Finding) -> Reason:
+    def stated(reason: Reason) -> Reason:
+        if reason.code == ReasonCode.RULE:
+            return reason.changed(level=finding.level)
+        because = reason.params.get("because")
+        return reason.changed(because=stated(because)) if because else reason
+
+    return stated(finding.reason)
 
 
 def _without_limit_of_rain(finding: Finding) -> Finding:

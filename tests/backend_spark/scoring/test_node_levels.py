@@ -161,6 +161,66 @@ def test_assumed_criteria_of_a_node_do_not_outvote_the_table() -> None:
     assert unknown["level"] == 3
 
 
+STREAM_WHY = "limit 1: stream 2.475 >= 2 for 600 s"
+SURE = CellRules(Criteria(250.0, 240.0, 300.0, assumed=False))
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"),
+    [
+        (f"; {STREAM_WHY}", 3),  # of an earlier version, which states no level
+        (f"; {STREAM_WHY.replace('limit 1', 'limit 1 (level 4)')}", 4),
+        (f"; {STREAM_WHY.replace('limit 1', 'limit 1 (level 2)')}", 1),
+        ("; rain: g2 soil water index 80.0 mm >= advisory criterion 75.0 mm", 1),
+        ("", 1),
+    ],
+)
+@pytest.mark.parametrize("change", ["assumed", "failed"])
+def test_other_reasons_of_a_message_keep_their_level(
+    limit: str, level: int, change: str
+) -> None:
+    """Only rain is lowered; the stream is above the limit of the settings."""
+    assumed = " (assumed criteria)" if change == "assumed" else ""
+    index = "rain: rain soil water index 300.0 mm >= special-warning criterion 200.0 mm"
+    values = ("rain", "mm", 0.0), ("stream", "m", 2.475)
+    wet = sent(5, 5, f"{index}{assumed}{limit}", *values)
+    if change == "failed":
+        fail = flagged(Flag.FAIL, "node: failed")
+        wet = [fail(o) if o.name == "rain" else o for o in wet]
+    assert (rows(wet, SURE)[-1]["level"] or 1) == level
+
+
+def test_doubt_about_one_sensor_leaves_the_level_of_another_of_the_same_rule() -> None:
+    """Two tilt meters of a node; the one with the higher level has failed."""
+    other = TILT_WHY.replace("pole", "post").replace("tilt:", "tilt (level 4):")
+    axes = ("pole/x", "deg", 0.1), ("post/x", "deg", 0.1)
+    fail = flagged(Flag.FAIL, "node: failed")
+    raised = sent(5, 5, f"{TILT_WHY}; {other}", *axes)
+    raised = [fail(o) if o.name == "pole/x" else o for o in raised]
+    assert rows([*pole(0), *raised])[-1]["level"] == 4
+
+
+@pytest.mark.parametrize(("minutes", "level"), [(5, 1), (70, 3)])
+def test_message_without_its_sensor_is_judged_by_the_last_reading_of_it(
+    minutes: float, level: int
+) -> None:
+    """Sensors with other intervals have messages of their own; an hour is too long."""
+    fail = flagged(Flag.FAIL, "node: failed")
+    rain = [fail(o) for o in sent(4.5, 3, RAIN_WHY, ("rain", "mm", 2.5))]
+    raised = sent(minutes, 3, RAIN_WHY, ("soil", "Cel", 12.0))
+    assert (rows([*pole(0), *rain, *raised])[-1]["level"] or 1) == level
+
+
+@pytest.mark.parametrize(("bad", "level"), [("stage/temp", 1), ("stage", 4)])
+def test_limit_of_a_secondary_value_depends_on_that_value(bad: str, level: int) -> None:
+    """The water level failed; its temperature has the limit."""
+    why = "limit 1: stage/temp 30 >= 25 for 600 s"
+    values = ("stage", "m", 1.0), ("stage/temp", "Cel", 30.0)
+    fail = flagged(Flag.FAIL, "node: failed")
+    raised = [fail(o) if o.name == bad else o for o in sent(5, 4, why, *values)]
+    assert (rows([*pole(0), *raised])[-1]["level"] or 1) == level
+
+
 @pytest.mark.parametrize(
     "why", [None, "safe mode: 2 settings are wrong", "help", "", "tilt: …"]
 )

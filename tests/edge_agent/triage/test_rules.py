@@ -425,7 +425,7 @@ def test_shocks_and_a_cut_wire_confirm_each_other() -> None:
     result = triage.assess(readings, START_S + 30 * 600)
     assert result.level == 5
     assert "may have occurred, confirmed by shocks" in (result.why or "")
-    assert "vibration: shocks 80 shocks in 10 min >= " in (result.why or "")
+    assert "vibration (level 4): shocks 80 shocks in 10 min >= " in (result.why or "")
 
 
 def test_outage_of_a_counter_is_not_a_burst() -> None:

@@ -186,9 +186,8 @@ def test_suspect_readings_count_once_another_sensor_confirms_them() -> None:
         assert alone.assess(readings, now_s).level == 1
         result = with_wire.assess([*readings, cut], now_s)
     assert result.level == 5
-    assert "tilt: tilt 3.000±0.000 deg/h >= 0.1 (60 points), confirmed by w" in (
-        result.why or ""
-    )
+    why = result.why or ""
+    assert "tilt (level 4): tilt 3.000±0.000 deg/h >= 0.1 (60 points), confirmed" in why
 
 
 @pytest.mark.parametrize("every_s", [120.0, 600.0])
