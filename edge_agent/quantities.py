@@ -4,6 +4,8 @@ A driver declares its quantity, or the installer gives one as `measures`; triage
 chooses its rules by it. A quantity that is not listed here is judged by limits only.
 """
 
+from spatial_mqtt.reading_quantities import QUANTITIES
+
 RAIN = "rain"
 TILT = "tilt"
 DISPLACEMENT = "displacement"
@@ -46,13 +48,12 @@ _FACTORS: dict[str, dict[str | None, float]] = {
     WATER_LEVEL: {"m": 1.0, "cm": 0.01, "mm": 0.001},
 }
 
-_BACKEND_UNITS: dict[str, str] = {
-    RAIN: "mm",
-    DISPLACEMENT: "mm",
-    WATER_CONTENT: "/",
-    PORE_PRESSURE: "hPa",
-    WATER_LEVEL: "m",
+_BACKEND_UNITS: dict[str, str | None] = {
+    form.measures: form.unit
+    for form in QUANTITIES.values()
+    if form.measures is not None and form.measures in JUDGED
 }
+_BY_BACKEND_UNIT = {unit: q for q, unit in _BACKEND_UNITS.items() if q != RAIN}
 
 
 def canonical_quantity(name: str) -> str:
@@ -84,3 +85,17 @@ def backend_unit(quantity: str, unit: str | None) -> tuple[str | None, float]:
     if own is None or wanted is None:
         return unit, 1.0
     return sent, own / wanted
+
+
+def backend_quantity(name: str, unit: str | None) -> str | None:
+    """Quantity for which the backend takes a reading; None if no rule judges it.
+
+    Args:
+        name: Name under which it is sent; one with a slash is a secondary value.
+        unit: Unit in which it is sent.
+    """
+    if "/" in name:
+        return None
+    if name == RAIN and unit == _BACKEND_UNITS[RAIN]:
+        return RAIN
+    return _BY_BACKEND_UNIT.get(unit)

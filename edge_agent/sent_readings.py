@@ -1,8 +1,10 @@
 """Readings and reasons in the names and units by which the backend chooses its rules.
 
 The backend does not know the settings of a node: rain in mm is a reading ``rain``,
-other readings in mm are displacement, and a node has one gauge. The node's own rules,
-the state of its sensors and ``[[triage.limit]]`` use those of the settings.
+other readings in mm are displacement, and a node has one gauge. A reading that would be
+judged as another quantity is sent as a secondary value, which the backend only stores.
+The node's own rules, the state of its sensors and ``[[triage.limit]]`` use the names
+and units of the settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +13,7 @@ from typing import Final, Protocol
 
 from edge_agent import quantities
 from slope_science.reasons import Reason
+from spatial_mqtt.reading_quantities import UNJUDGED_PART
 from spatial_mqtt.senml import Reading
 
 GAUGE: Final = "rain"
@@ -70,6 +73,7 @@ class SentReadings:
         """A reason with the gauge named as its readings are, at any depth.
 
         The backend lowers a level by the flags of the readings that its reason names.
+        Secondary values are those of the sensor before the slash.
         """
         changed: dict[str, object] = {}
         for name, value in reason.params.items():
@@ -82,10 +86,17 @@ class SentReadings:
     def _convert(self, reading: Reading) -> Reading:
         sensor, slash, part = reading.name.partition("/")
         name = self._names.get(sensor, sensor)
+        quantity = self._quantities.get(sensor, "")
+        if isinstance(reading.value, bool) and (slash or quantity != quantities.WIRE):
+            # the backend takes a truth value of any name for a trip wire
+            reading = replace(reading, unit="/", value=float(reading.value))
         if slash:
             return replace(reading, name=f"{name}/{part}") if name == GAUGE else reading
-        quantity = self._quantities.get(sensor, "")
         unit, factor = quantities.backend_unit(quantity, reading.unit)
+        if quantities.unit_factor(quantity, reading.unit) is None:
+            quantity = ""
+        if quantities.backend_quantity(name, unit) not in {None, quantity}:
+            name = f"{name}/{UNJUDGED_PART}"
         value = reading.value
         if factor == 1:
             return replace(reading, name=name)

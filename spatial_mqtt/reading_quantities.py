@@ -18,6 +18,10 @@ HUMIDITY: Final = "humidity"
 TEMPERATURE: Final = "temperature"
 WIRE: Final = "wire"
 
+UNJUDGED_PART: Final = "value"
+"""Last part of the name of a reading that no rule judges, as in ``snow/value``, in a
+unit of a judged quantity."""
+
 Scale = tuple[float, float]
 """Factor and offset from a unit to the unit of the quantity."""
 

@@ -28,6 +28,7 @@ from slope_science.quality import (
 )
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason
+from spatial_mqtt.reading_quantities import UNJUDGED_PART
 
 RAIN: Final = "rain"
 RAIN_UNIT: Final = "mm"
@@ -153,6 +154,8 @@ def reading_limits(name: str, unit: str | None) -> QuantityLimits | None:
     """
     if name == RAIN:
         return RAIN_MM if unit == RAIN_UNIT else None
+    if name.endswith(f"/{UNJUDGED_PART}"):
+        return None
     return (_PARTS if "/" in name else _WHOLES).get(unit or "")
 
 

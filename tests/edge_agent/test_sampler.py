@@ -402,6 +402,50 @@ def test_judged_quantity_is_sent_in_the_unit_of_the_backend(
     assert as_sent(tmp_path, probe) == [Reading("probe", *sent, extra={"qc": 3})]
 
 
+@pytest.mark.parametrize(
+    ("quantity", "unit"),
+    [
+        ("snow depth", "mm"),
+        ("groundwater level", "m"),
+        ("impacts", "count"),
+        ("porosity", "/"),
+        ("air pressure", "hPa"),
+        ("wind direction", "deg"),
+        ("water level", "hPa"),
+        ("Displacement", "count"),
+    ],
+)
+def test_reading_that_no_rule_judges_is_sent_as_a_secondary_value(
+    tmp_path: Path, quantity: str, unit: str
+) -> None:
+    """The backend takes the unit of a judged quantity for that quantity."""
+    probe = sensor_of(quantity, Reading("probe", unit, 3.0, extra={"qc": 3}))
+
+    sent = Reading("probe/value", unit, 3.0, extra={"qc": 3})
+    assert as_sent(tmp_path, probe) == [sent]
+
+
+def test_displacement_named_as_the_gauge_is_not_sent_as_rain(tmp_path: Path) -> None:
+    """The backend takes readings of that name in mm for rain."""
+    rod = sensor_of("displacement", Reading("rain", "mm", 12.0))
+
+    assert as_sent(tmp_path, rod) == [Reading("rain/value", "mm", 12.0)]
+
+
+def test_truth_values_of_other_sensors_than_wires_are_sent_as_numbers(
+    tmp_path: Path,
+) -> None:
+    """The backend takes each truth value for a trip wire."""
+    read = Reading("door", None, True), Reading("door/locked", None, False)
+
+    assert as_sent(tmp_path, sensor_of("door is open", *read)) == [
+        Reading("door/value", "/", 1.0),
+        Reading("door/locked", "/", 0.0),
+    ]
+    cut = wire(is_cut=True)
+    assert as_sent(tmp_path / "w", sensor_of(WIRE.quantity, cut)) == [cut]
+
+
 def test_total_of_rain_in_another_unit_is_sent_in_mm(tmp_path: Path) -> None:
     """A probe that counts gives no value."""
     gauge = sensor_of("rain", Reading("gauge", "cm", None, 123.4567))

@@ -124,8 +124,9 @@ const NAMES: Record<string, [string, string]> = {
 
 const SIGNS: Record<string, string> = { "/": "m³/m³", deg: "°", Cel: "°C", "%RH": "%", count: "" };
 
-// Unit as it is written for people; SenML's codes are for programs.
-export function unitName(unit: string | null): string {
+// Unit as it is written for people; SenML's codes are for programs. A share by a secondary value is none of water.
+export function unitName(unit: string | null, name: string): string {
+  if (unit === "/" && name.includes("/")) return "";
   return SIGNS[unit ?? ""] ?? unit ?? "";
 }
 

@@ -81,7 +81,7 @@ function alarms(facts: NodeSeries): string {
 function charts(facts: NodeSeries): HTMLElement[] {
   return Object.entries(facts.series).map(([name, readings], at) => {
     const { times, values, flags } = withGaps(readings);
-    const unit = unitName(readings.unit);
+    const unit = unitName(readings.unit, name);
     return timeChart({ title: `${sensorName(name, readings.unit)} ${unit && `(${unit})`}`, times, height: 120, tracks: [{ label: sensorName(name, readings.unit), unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values, flags }] });
   });
 }

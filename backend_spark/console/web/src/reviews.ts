@@ -134,7 +134,7 @@ class ReviewsPage {
 
 function values(span: Span): string {
   if (span.low === null) return "–";
-  return `${span.low === span.high ? span.low : `${span.low} – ${span.high}`} ${unitName(span.unit)}`;
+  return `${span.low === span.high ? span.low : `${span.low} – ${span.high}`} ${unitName(span.unit, span.name)}`;
 }
 
 function jobState({ job }: View): HTMLElement {

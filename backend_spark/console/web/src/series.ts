@@ -276,8 +276,8 @@ function readingCharts(series: Series): HTMLElement[] {
   return [...kinds.values()].map((lines) => {
     const { name, unit } = (lines[0] as { readings: Readings }).readings;
     const joined = join(lines.map(({ readings }) => withGaps(readings)));
-    const tracks = lines.map(({ node }, at): Track => ({ label: node, unit: unitName(unit), colour: colour(chosen.indexOf(node)), values: joined.values[at] ?? [], flags: joined.flags[at] ?? [] }));
-    return timeChart({ title: `${sensorName(name, unit)}${unitName(unit) && ` (${unitName(unit)})`}`, times: joined.times, tracks, height: 130, sync: "series", span: [series.begin_s, series.end_s] });
+    const tracks = lines.map(({ node }, at): Track => ({ label: node, unit: unitName(unit, name), colour: colour(chosen.indexOf(node)), values: joined.values[at] ?? [], flags: joined.flags[at] ?? [] }));
+    return timeChart({ title: `${sensorName(name, unit)}${unitName(unit, name) && ` (${unitName(unit, name)})`}`, times: joined.times, tracks, height: 130, sync: "series", span: [series.begin_s, series.end_s] });
   });
 }
 
@@ -323,7 +323,7 @@ function doubts(nodes: NodeSeries[]): HTMLElement {
       el("td", {}, el("b", {}, node), ` ${sensorName(run.name, run.unit)}`),
       el("td", {}, formatTime(run.from_s), run.to_s > run.from_s ? ` – ${formatTime(run.to_s)}` : ""),
       el("td", { class: "number" }, String(run.count)),
-      el("td", { class: "number" }, run.low === run.high ? `${run.low}` : `${run.low} – ${run.high}`, ` ${unitName(run.unit)}`),
+      el("td", { class: "number" }, run.low === run.high ? `${run.low}` : `${run.low} – ${run.high}`, ` ${unitName(run.unit, run.name)}`),
       el("td", {}, flagBadge(run.flag), " ", run.reasons.map((reason) => reason[currentLanguage()]).join(t("separator"))),
     ),
   );
