@@ -101,18 +101,27 @@ def urgent_rows(segment: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def alert_table(messages: Iterable[Mapping[str, Any]], guard: CrashGuard) -> pa.Table:
+def alert_table(
+    messages: Iterable[Mapping[str, Any]], guard: CrashGuard, max_ahead_s: float
+) -> pa.Table:
     """One row per message; if it does not decode, the row has the reason.
+
+    Args:
+        messages: The messages.
+        guard: Puts messages aside that ended the program twice.
+        max_ahead_s: As in `read_pack`.
 
     Shape:
         in: schemas.LOG rows.
         out: schemas.ALERTS.
     """
-    tables = [_guarded_table(message, guard) for message in messages]
+    tables = [_guarded_table(message, guard, max_ahead_s) for message in messages]
     return pa.concat_tables([ALERTS.empty_table(), *tables])
 
 
-def _guarded_table(message: Mapping[str, Any], guard: CrashGuard) -> pa.Table:
+def _guarded_table(
+    message: Mapping[str, Any], guard: CrashGuard, max_ahead_s: float
+) -> pa.Table:
     """Table of one message, which is not decoded if it is damaged or dangerous.
 
     A message that was damaged in the log has a reason; a dangerous one ended the
@@ -121,11 +130,13 @@ def _guarded_table(message: Mapping[str, Any], guard: CrashGuard) -> pa.Table:
     reason, table = message["reason"], None
     if reason is None:
         table = guard.decode(
-            message["topic"], message["payload"], lambda: _table(alert_row(message))
+            message["topic"],
+            message["payload"],
+            lambda: _table(alert_row(message, max_ahead_s)),
         )
     if table is not None:
         return table
-    row = alert_row({**message, "payload": b""})
+    row = alert_row({**message, "payload": b""}, max_ahead_s)
     return _table(row | {"reason": reason or DEAD_LETTER})
 
 
@@ -133,9 +144,9 @@ def _table(row: Mapping[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([row], schema=ALERTS)
 
 
-def alert_row(message: Mapping[str, Any]) -> dict[str, Any]:
+def alert_row(message: Mapping[str, Any], max_ahead_s: float) -> dict[str, Any]:
     """Row of one message."""
-    readings = parse_message(message)
+    readings = parse_message(message, max_ahead_s)
     first = readings[0]
     return {name: first[name] for name in MESSAGE_COLUMNS} | {
         "at": first.get("pack_at"),
@@ -185,6 +196,7 @@ class AlertWriter:
         trim: Deletes rows that are too old.
         checkpoint: Copy of the committed offset for the retention of the log.
         crash_guard: Puts messages aside that ended the program twice.
+        max_ahead_s: Lead of a message over its receipt above which its time is wrong.
         written: Rows written since the start.
         commits: Commits since the start.
     """
@@ -197,6 +209,7 @@ class AlertWriter:
     trim: Callable[[], object]
     checkpoint: AlertCheckpoint
     crash_guard: CrashGuard
+    max_ahead_s: float
     written: int = 0
     commits: int = 0
     _uncommitted_streams: set[str] = field(default_factory=set)
@@ -270,7 +283,7 @@ class AlertWriter:
         transactions = [Transaction(s, self.follower.offset[s]) for s in streams]
         parts = []
         if rows:
-            table = alert_table(rows, self.crash_guard)
+            table = alert_table(rows, self.crash_guard, self.max_ahead_s)
             parts = [write_file(self.table, table, ALERTS)]
         properties = CommitProperties(app_transactions=transactions)
         read = open_table(self.table)
@@ -298,10 +311,9 @@ def run(settings: BackendSettings) -> None:
     exit_on_thread_error()
     data, tables = Path(settings.backend.data), tables_folder(settings.backend)
     lock = acquire_lock(data / TABLES_FOLDER / f".lock-{TABLE}")
-    folder = data / LOG_FOLDER
+    folder, table = data / LOG_FOLDER, tables / TABLE
     folder.mkdir(parents=True, exist_ok=True)
     create_tables(tables, [TABLE])
-    table = tables / TABLE
 
     def trim_alerts() -> None:
         trim_tables(tables, [TABLE], settings.keep, time.time())
@@ -314,18 +326,16 @@ def run(settings: BackendSettings) -> None:
         messages = open_log(folder, kafka)
         tail = _follow(messages, read_offset(table, messages, SegmentLog(folder)))
         return AlertWriter(
-            table, messages, tail, known, time.monotonic, trim_alerts, progress, guard
+            *(table, messages, tail, known, time.monotonic, trim_alerts, progress),
+            *(guard, settings.score.max_ahead_s),
         )
 
     if settings.kafka.servers is not None:
         open_writer(KafkaSection()).drain()  # files from before the change to Kafka
     loop = open_writer(settings.kafka)
-    progress.write(loop.follower.offset)  # of files, too: ingest deletes up to it
-    log.info(
-        "%d alerts known, %d streams of the log",
-        loop.known_ids.count(),
-        len(loop.follower.offset),
-    )
+    offset = loop.follower.offset
+    progress.write(offset)  # of files, too: ingest deletes up to it
+    log.info("%d alerts known, %d streams of the log", known.count(), len(offset))
     pulse, stopping = LoopWatchdog(time.monotonic), threading.Event()
     service = LoopService(
         pulse, TABLE, SILENCE_S, partial(loop.run, stopping), stopping.set

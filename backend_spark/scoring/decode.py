@@ -109,8 +109,15 @@ def tabulate_readings(messages: pa.Table, readings: Iterable[list[Row]]) -> pa.T
     return pa.table({name: columns[name] for name in PARSED.names}, schema=PARSED)
 
 
-def parse_message(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The readings of one message, or one row with the reason if it has none."""
+def parse_message(
+    row: Mapping[str, Any], max_ahead_s: float = math.inf
+) -> list[dict[str, Any]]:
+    """The readings of one message, or one row with the reason if it has none.
+
+    Args:
+        row: The message.
+        max_ahead_s: As in `read_pack`.
+    """
     common = {name: row[name] for name in MESSAGE_COLUMNS}
     common |= {
         "received_at": row["received_at"],
@@ -118,7 +125,7 @@ def parse_message(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     }
     common["batch_id"] = row.get("batch_id")
     received_s = row["received_at"].timestamp()
-    readings = _readings(row["payload"], received_s, row["age_s"])
+    readings = _readings(row["payload"], received_s, row["age_s"], max_ahead_s)
     return [common | dict(zip(READING_COLUMNS, row, strict=True)) for row in readings]
 
 

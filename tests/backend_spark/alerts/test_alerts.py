@@ -40,14 +40,15 @@ from spatial_mqtt.topics import cell_topic
 
 T0 = 1_750_000_200
 CELL = Cell.at(33.56, 133.53)
+MAX_AHEAD_S = 600
 
 
 class PowerCutError(Exception):
     """Raised to simulate the death of the process."""
 
 
-def message(seq: int, pri: int, node: str = "n") -> LogRow:
-    """A pack with rain, tilt and a cut wire."""
+def message(seq: int, pri: int, node: str = "n", at_s: float = T0) -> LogRow:
+    """A pack with rain, tilt and a cut wire, received soon after `T0`."""
     readings = (
         Reading("rain", "mm", None, 12.5),
         Reading("tilt/x", "deg", 0.25),
@@ -55,7 +56,7 @@ def message(seq: int, pri: int, node: str = "n") -> LogRow:
     )
     codes = [["wire_cut", "w"]] if seq % 2 else []
     pack = Pack(
-        MessageId(node, "b", seq), pri, T0, readings, why="wire cut", reasons=codes
+        MessageId(node, "b", seq), pri, at_s, readings, why="wire cut", reasons=codes
     )
     received_us = (T0 + 2) * 1_000_000
     topic = cell_topic(CELL)
@@ -94,7 +95,8 @@ def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
         progress = AlertCheckpoint(tmp_path / "checkpoints" / "alerts")
         guard = make_crash_guard(tmp_path, "alerts").open()
         return AlertWriter(
-            table, messages, follower, known, time.monotonic, list, progress, guard
+            *(table, messages, follower, known, time.monotonic, list, progress),
+            *(guard, MAX_AHEAD_S),
         )
 
     return make
@@ -136,6 +138,20 @@ def test_urgent_messages_become_rows_and_others_do_not(
     assert rows[2]["reason_codes"] is None
     assert rows[3]["reason_codes"] == ['["wire_cut","w"]']
     assert rows[2]["readings"] == ["rain 12.5 mm", "tilt/x 0.25 deg", "wire true"]
+
+
+def test_time_of_a_clock_that_is_ahead_is_that_of_the_receipt(
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
+) -> None:
+    """As in the silver table."""
+    slightly, far = T0 + MAX_AHEAD_S, T0 + 86400
+    rows = [message(1, 5, at_s=slightly), message(2, 5, at_s=far)]
+    SegmentWriter(tmp_path / "log", "i.0a").append(rows)
+    drain(open_alerts())
+    found = {r["seq"]: r for r in open_tables(tmp_path).alerts().to_pylist()}
+
+    assert (found[1]["at"].timestamp(), found[1]["synchronised"]) == (slightly, True)
+    assert (found[2]["at"].timestamp(), found[2]["synchronised"]) == (T0 + 2, False)
 
 
 def test_undecodable_urgent_message_is_an_alert_with_a_reason(
