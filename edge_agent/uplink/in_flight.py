@@ -132,7 +132,7 @@ class _Refused(NamedTuple):
     """A message that the broker refused, in the order in which they are sent again."""
 
     until_s: float
-    seq: int
+    message: QueuedMessage
     size_bytes: int
 
 
@@ -188,6 +188,13 @@ class InFlight:
         """Number of urgent messages that are held until a store gives a receipt."""
         return len(self._held)
 
+    def messages(self) -> list[QueuedMessage]:
+        """Messages that this link keeps leased; may be called from any thread."""
+        sent = [s for packet in list(self._in_flight.values()) for s in packet.messages]
+        sent += list(self._awaiting.values())
+        refused = [each.message for each in list(self._refused)]
+        return [s.message for s in sent] + refused + list(self._held.values())
+
     def link_estimate(self) -> LinkEstimate | None:
         """What is known of the link; None while its rate is unknown."""
         return self._window.estimate()
@@ -232,7 +239,7 @@ class InFlight:
         """End with a lost link: everything without a receipt is to be sent again."""
         self._is_up = False
         in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
-        self._due.release += [refused.seq for refused in self._refused]
+        self._due.release += [refused.message.seq for refused in self._refused]
         for sent in (*in_flight, *self._awaiting.values()):
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
@@ -466,7 +473,7 @@ class InFlight:
         pause_s = min(most_s, self._limits.refused_pause_s * 2.0**doublings)
         size_bytes = len(message.topic) + len(message.payload) + REFUSED_OVERHEAD_BYTES
         self._refused_bytes += size_bytes
-        heappush(self._refused, _Refused(now_s + pause_s, message.seq, size_bytes))
+        heappush(self._refused, _Refused(now_s + pause_s, message, size_bytes))
 
     def on_receipt(self, receipt: CustodyReceipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
@@ -534,7 +541,7 @@ class InFlight:
         while self._refused and self._refused[0].until_s <= now_s:
             retried = heappop(self._refused)
             self._refused_bytes -= retried.size_bytes
-            self._due.release.append(retried.seq)
+            self._due.release.append(retried.message.seq)
 
     def _note_expired(self, seq: int) -> None:
         """Count a missing receipt; the second one of a message ends the service.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from edge_agent.queue.base import Queue, QueueFileError
+from edge_agent.queue.base import Queue, QueuedMessage, QueueFileError
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
 from edge_agent.uplink.link_meters import LinkEstimate
 from edge_agent.uplink.offer_memory import OfferMemory
@@ -218,6 +218,11 @@ class Uplink:
     def held_count(self) -> int:
         """Number of urgent messages that are held until a store gives a receipt."""
         return self._in_flight.held_count
+
+    @property
+    def in_flight(self) -> list[QueuedMessage]:
+        """Messages that were sent and are still in the queue."""
+        return self._in_flight.messages()
 
     @property
     def withheld_count(self) -> int:

@@ -166,11 +166,12 @@ class Egress:
         """Move messages of areas that went to other brokers out of lanes that are up.
 
         Until the subscribers leave the old brokers, such messages are delivered there
-        (see `apply_table`). To be called repeatedly when that time ends: what is in
-        flight at the first call returns to the queue when the broker goes down.
+        (see `apply_table`). To be called repeatedly when that time ends: a few may be
+        leased at the first call and not sent yet.
         """
         for broker, is_searched in list(self._leftovers.items()):
             lane = self._lanes[broker]
+            self._move_in_flight(_Move(broker, lane))
             if is_searched and lane.is_up:
                 continue
             is_moved = self._move(_Move(broker, lane))
@@ -411,13 +412,32 @@ class Egress:
             if self._closed.is_set():
                 return False
             batch = move.lane.queue.lease(REROUTE_BATCH, priority=priority)
-            by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}
-            for message in batch:
-                target = self._responsible(self._table, message.topic)
-                by_target.setdefault(target, []).append(message)
-            for target, messages in by_target.items():
-                self._move_to(target, messages, move)
+            self._move_leased(batch, move)
             return bool(batch)
+
+    def _move_in_flight(self, move: "_Move") -> None:
+        """Move what was sent to a broker that may never acknowledge it.
+
+        A broker that restarts is not always seen down, and would receive it again, as
+        the only one. One that has received it already causes a repeat with the same id.
+        """
+        if move.lane.uplink is None:
+            return
+        with self._lock:
+            if self._closed.is_set():
+                return
+            sent = move.lane.uplink.in_flight
+            for priority in LADDER.descending:
+                self._move_leased([m for m in sent if m.priority == priority], move)
+        _log_move(move)  # what remains is still in flight
+
+    def _move_leased(self, batch: Iterable[QueuedMessage], move: "_Move") -> None:
+        by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}
+        for message in batch:
+            target = self._responsible(self._table, message.topic)
+            by_target.setdefault(target, []).append(message)
+        for target, messages in by_target.items():
+            self._move_to(target, messages, move)
 
     def _move_to(
         self, target: BrokerInfo | None, messages: list[QueuedMessage], move: "_Move"

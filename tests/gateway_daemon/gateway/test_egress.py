@@ -59,7 +59,11 @@ def make_egress() -> Iterator[Callable[[MakeQueue], Egress]]:
 
     def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
         return Uplink(
-            queue, SenderProfile("gw"), Connection, RateLimiter(), time.monotonic
+            queue,
+            SenderProfile("gw", is_relay=True),
+            Connection,
+            RateLimiter(),
+            time.monotonic,
         )
 
     def make(make_queue: MakeQueue) -> Egress:
@@ -117,40 +121,39 @@ def test_area_moved_from_an_unreachable_broker_takes_its_messages_along(
     assert [m.priority for m in queues[dead].lease(9)] == [4, 2]
 
 
-def test_area_moved_from_a_slow_broker_takes_its_messages_along_in_the_end(
+def test_area_moved_from_a_broker_that_hangs_takes_its_messages_along(
     egress: Egress,
     queues: dict[BrokerInfo | None, MemoryQueue],
     make_broker: Callable[..., Broker],
 ) -> None:
-    """What waits moves when subscribers leave, what is in flight when the link ends."""
+    """Also what is in flight, although the broker restarts between two ticks.
+
+    It receives only messages of its other areas then: nobody else subscribes there.
+    """
     broker = make_broker()
-    slow = BrokerInfo(broker.endpoint.host, broker.endpoint.port)
+    hung = BrokerInfo(broker.endpoint.host, broker.endpoint.port)
     new = BrokerInfo("127.0.0.1", free_port())
-    root = BrokerEntry("/", slow)
+    root = BrokerEntry("/", hung)
     egress.apply_table(BrokerTable(1, (root,)))
-    wait_until(lambda: egress.lane_status()[slow].is_up)
+    wait_until(lambda: egress.lane_status()[hung].is_up)
     broker.signal(SIGSTOP)
-    egress.put([MessageDraft(2, TOPIC, lambda _id: bytes(1000))] * 300)
+    ids = [MessageId("n1", "b", seq) for seq in range(300)]
+    egress.put([MessageDraft(2, TOPIC, lambda _id: bytes(1000), each) for each in ids])
     egress.put([MessageDraft(3, "/4/1", lambda _id: b"x")])
-    wait_until(lambda: queues[slow].stats().leased)
+    wait_until(lambda: queues[hung].stats().leased)
     egress.apply_table(BrokerTable(2, (root, BrokerEntry("/3", new))))
     assert not queues[new].ages_s()
 
-    egress.move_leftovers()
-    waited = queues[new].stats().depth[2].rows
-    assert 0 < waited < 300
-    egress.move_leftovers()
-    assert queues[new].stats().depth[2].rows == waited
-
-    broker.kill()
-    wait_until(lambda: not egress.lane_status()[slow].is_up)
-
-    def all_moved() -> bool:
+    for _ in range(3):
         egress.move_leftovers()
-        return queues[new].stats().depth[2].rows == 300
+        time.sleep(0.2)
+    assert egress.lane_status()[hung].is_up
+    broker.kill()
+    broker.start()
+    wait_until(lambda: not queues[hung].ages_s())
+    egress.move_leftovers()
 
-    wait_until(all_moved)
-    assert set(queues[slow].ages_s()) == {3}
+    assert sorted(m.id for m in queues[new].lease(999)) == ids
 
 
 def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
