@@ -35,7 +35,21 @@ MACHINE = "health of the machine"
 INFORMATIONAL = (DISTANCE, TEMPERATURE, AIR, MACHINE)
 """Quantities of the drivers that are only informational."""
 
-_SYNONYMS = {"vibration": SHOCKS}
+_SYNONYMS = {
+    "vibration": SHOCKS,
+    **dict.fromkeys(("rainfall", "雨量"), RAIN),
+    **dict.fromkeys(
+        ("crack width", "crack opening", "extension", "変位", "変位量", "伸縮量"),
+        DISPLACEMENT,
+    ),
+    **dict.fromkeys(
+        ("water content", "soil water content", "soil moisture", "体積含水率"),
+        WATER_CONTENT,
+    ),
+    **dict.fromkeys(("pore water pressure", "間隙水圧"), PORE_PRESSURE),
+    **dict.fromkeys(("stream level", "river level", "水位"), WATER_LEVEL),
+}
+"""Other words of installers for a quantity with rules."""
 
 _FACTORS: dict[str, dict[str | None, float]] = {
     RAIN: {"mm": 1.0, "cm": 10.0, "m": 1000.0},

@@ -429,7 +429,10 @@ class Egress:
             sent = move.lane.uplink.in_flight
             for priority in LADDER.descending:
                 self._move_leased([m for m in sent if m.priority == priority], move)
-        _log_move(move)  # what remains is still in flight
+        # What remains is still in flight. A refusal is retried each time, and was
+        # logged with the messages that wait.
+        move.refused = None
+        _log_move(move)
 
     def _move_leased(self, batch: Iterable[QueuedMessage], move: "_Move") -> None:
         by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}

@@ -90,7 +90,13 @@ def test_truth_value_of_another_sensor_is_no_cut_wire() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantity", "unit"), [("displacement", "mm"), ("Displacement", "cm")]
+    ("quantity", "unit"),
+    [
+        ("displacement", "mm"),
+        ("Displacement", "cm"),
+        ("crack width", "mm"),
+        ("変位", "mm"),
+    ],
 )
 def test_judged_quantity_has_a_level(quantity: str, unit: str) -> None:
     """The same values, under the name of the sensor."""
