@@ -1,7 +1,7 @@
 """Download of a file in chunks, one request at a time, over days if necessary.
 
-The server keeps no state and the client keeps what has arrived: a change of the broker,
-a broken link or a power cut costs a few chunks.
+The server keeps no state and the client keeps what has arrived: a change of the broker
+or a broken link costs one chunk, a power cut or a restart at most `SYNC_BYTES`.
 """
 
 import hashlib
@@ -37,19 +37,29 @@ class PartialDownload:
         folder: Its folder; made if necessary.
         sha256: Digest of the whole file, also its name.
         size_bytes: Size of the whole file.
+        kept_bytes: Bytes that this run of the program has received and kept; None at
+            its first session, which may follow a power cut.
 
     Raises:
         OSError: The folder cannot be written.
     """
 
-    def __init__(self, folder: Path, sha256: str, size_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sha256: str,
+        size_bytes: int,
+        kept_bytes: int | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{sha256}.part"
-        self._sha256 = sha256
+        self.sha256 = sha256
         self._size_bytes = size_bytes
         self._file = self._path.open("ab")
+        size = self._file.tell()
         # What was not synced may be zeros after a power cut.
-        self.received_bytes = self._file.tell() // SYNC_BYTES * SYNC_BYTES
+        kept = _synced_bytes(size) if kept_bytes is None else kept_bytes
+        self.received_bytes = min(kept, size)
         self._file.truncate(self.received_bytes)
 
     @property
@@ -66,9 +76,10 @@ class PartialDownload:
         if offset != self.received_bytes or offset + len(data) > self._size_bytes:
             return False
         self._file.write(data)
-        before, self.received_bytes = self.received_bytes, offset + len(data)
-        if before // SYNC_BYTES != self.received_bytes // SYNC_BYTES:
+        until = offset + len(data)
+        if _synced_bytes(until) != _synced_bytes(offset):
             self._sync()
+        self.received_bytes = until
         return True
 
     def finish(self, target: Path) -> bool:
@@ -80,7 +91,7 @@ class PartialDownload:
         self._sync()
         with self._path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self._sha256:
+        if found != self.sha256:
             self._file.truncate(0)
             self.received_bytes = 0
             return False
@@ -94,7 +105,17 @@ class PartialDownload:
 
     def _sync(self) -> None:
         self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError:
+            # The kernel may drop what it could not write.
+            self.received_bytes = _synced_bytes(self.received_bytes)
+            raise
+
+
+def _synced_bytes(size: int) -> int:
+    """How many of the first bytes were synced."""
+    return size // SYNC_BYTES * SYNC_BYTES
 
 
 ANSWER_TIMEOUT_S: Final = 30.0

@@ -266,9 +266,16 @@ class Updater:
         if self._bundle(meant).exists():
             is_rescued = self._machine.is_rescued
             return UNREADABLE if is_rescued else "fetched, to be written"
-        at = 0 if self._part is None else self._part.received_bytes
+        at = self._received_bytes(meant) or 0
         share = f"{100 * at // meant.size_bytes} % fetched"
         return f"{share}, {self._why}" if self._why else share
+
+    def _received_bytes(self, meant: Rollout) -> int | None:
+        """Bytes of a bundle that this run received last; None if it was another."""
+        part = self._part
+        if part is None or part.sha256 != meant.sha256:
+            return None
+        return part.received_bytes
 
     def _meant(self) -> Rollout | None:
         role = self._machine.read_field("role")
@@ -319,7 +326,12 @@ class Updater:
         for path in self._folder.iterdir():
             if path.stem != wanted.sha256:
                 path.unlink()
-        part = PartialDownload(self._folder, wanted.sha256, wanted.size_bytes)
+        part = PartialDownload(
+            self._folder,
+            wanted.sha256,
+            wanted.size_bytes,
+            self._received_bytes(wanted),
+        )
         free = shutil.disk_usage(self._folder).free
         needed = wanted.size_bytes - part.received_bytes + FREE_BYTES
         if free < needed:

@@ -1,6 +1,8 @@
 """A bundle that is being downloaded to the card."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,39 @@ def test_unexpected_chunk_is_refused(tmp_path: Path, at: int, data: bytes) -> No
     part = PartialDownload(tmp_path, NAME, 10)
     assert not part.append(at, data)
     assert part.received_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(9, 9), (65_536, 65_536), (70_000, 65_536)]
+)
+def test_second_session_continues_after_the_last_chunk(
+    tmp_path: Path, kept: int, expected: int
+) -> None:
+    """A write may have failed before or after its bytes were in the file."""
+    part = PartialDownload(tmp_path, NAME, len(DATA))
+    append_until(part, 65_536)
+    part.close()
+
+    again = PartialDownload(tmp_path, NAME, len(DATA), kept)
+    assert again.received_bytes == expected
+    append_until(again, len(DATA))
+    assert again.finish(tmp_path / "whole")
+
+
+def test_bytes_of_a_failed_sync_are_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel drops what it could not write, and the next fsync reports success."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    part = PartialDownload(tmp_path, NAME, len(DATA))
+    append_until(part, SYNC_BYTES + 9)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="I/O error"):
+        append_until(part, len(DATA))
+    part.close()
+
+    again = PartialDownload(tmp_path, NAME, len(DATA), part.received_bytes)
+    assert again.received_bytes == SYNC_BYTES

@@ -1,13 +1,17 @@
 """When a node requests a bundle, and its summary in the meantime."""
 
+import hashlib
 import math
 import threading
+import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.updates.download import FileDownload
 from edge_agent.updates.updater import (
     DownloadTransport,
     ImageInfo,
@@ -15,45 +19,88 @@ from edge_agent.updates.updater import (
     Updater,
     has_backlog,
 )
+from gateway_daemon.gateway.update_server import read_chunk
 from spatial_mqtt.announcements import Rollout
-from spatial_mqtt.transport import IncomingMessage
+from spatial_mqtt.file_transfer import FileChunkRequest
+from spatial_mqtt.topics import file_chunk_topic
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    IncomingMessage,
+    Publication,
+    Session,
+    SessionConnection,
+)
 
 DIGEST = "ab" * 32
 
 
+def make_message(topic: str, payload: bytes) -> IncomingMessage:
+    return IncomingMessage(topic, payload, 1, False, None, None, None, (1, 1))
+
+
+class BreakingLink:
+    """A link to a folder of bundles that breaks after 0.8 MiB, for one poll."""
+
+    SESSION_BYTES = 200 * 4096
+
+    def __init__(self, folder: Path) -> None:
+        self._served = folder
+        self._is_down = False
+        self.session_bytes: list[int] = []
+
+    def open(self, sha256: str) -> FileDownload:
+        return FileDownload("n", sha256, self._connect, time.monotonic)
+
+    def wait_s(self) -> float:
+        return math.inf if self._is_down else 0.0
+
+    def start(self) -> None:
+        self.session_bytes.append(0)
+        self._handler.on_subscribed()
+
+    def stop(self) -> None:
+        self._is_down = False
+
+    def publish(self, publication: Publication) -> None:
+        if self.session_bytes[-1] == self.SESSION_BYTES:
+            self._is_down = True
+            return
+        chunk = read_chunk(self._served, FileChunkRequest.decode(publication.payload))
+        self.session_bytes[-1] += len(chunk.data)
+        self._handler.on_message(make_message(file_chunk_topic("n"), chunk.encode()))
+
+    def _connect(self, _: Session, handler: ConnectionHandler) -> SessionConnection:
+        self._handler = handler
+        return cast("SessionConnection", self)
+
+
+def run_three_passes(
+    root: Path, rollout: Rollout, transport: DownloadTransport
+) -> Updater:
+    """An updater whose loop has run three times, with a folder as its card."""
+    (root / "etc").mkdir()
+    (root / "etc/yamamori-image").write_text("role=node\nversion=1\n")
+    rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
+    rollouts.on_message(make_message("/update/1", rollout.encode()))
+    passes = iter([False] * 3)
+    stop = threading.Event()
+    stop.wait = lambda timeout=None: next(passes, True)  # type: ignore[method-assign]
+    image, folder = ImageInfo(root), root / "update"
+    updater = Updater(rollouts, image, folder, transport, stop=stop, clock=lambda: 0.0)
+    updater.run(lambda: None)
+    return updater
+
+
 class UpdaterHarness:
-    """An updater whose loop runs three times, with a folder as its card."""
+    """An updater that no gateway serves."""
 
     def __init__(self, root: Path, *, size_bytes: int, wait_s: float) -> None:
-        self.folder = root / "update"
-        (root / "etc").mkdir()
-        (root / "etc/yamamori-image").write_text("role=node\nversion=1\n")
-        encoded = Rollout("2", DIGEST, size_bytes, 5.0).encode()
-        rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
-        rollouts.on_message(
-            IncomingMessage("/update/1", encoded, 1, True, None, None, None, (1, 1))
-        )
         self.requested: list[str] = []
-        stop = threading.Event()
-        stop.wait = self._count_pass  # type: ignore[method-assign]
-        self._passes = 0
-        transport = DownloadTransport(self._fetch, lambda: wait_s, lambda _: None)
-        self.updater = Updater(
-            rollouts,
-            ImageInfo(root),
-            self.folder,
-            transport,
-            stop=stop,
-            clock=lambda: 0.0,
+        self.updater = run_three_passes(
+            root,
+            Rollout("2", DIGEST, size_bytes, 5.0),
+            DownloadTransport(self.requested.append, lambda: wait_s, lambda _: None),
         )
-        self.updater.run(lambda: None)
-
-    def _count_pass(self, _: float | None = None) -> bool:
-        self._passes += 1
-        return self._passes > 3
-
-    def _fetch(self, sha256: str) -> None:
-        self.requested.append(sha256)
 
 
 def test_closed_window_opens_no_connection(tmp_path: Path) -> None:
@@ -67,6 +114,24 @@ def test_open_window_requests_the_bundle_on_each_pass(tmp_path: Path) -> None:
     """A gateway is tried on each pass."""
     harness = UpdaterHarness(tmp_path, size_bytes=1000, wait_s=0.0)
     assert harness.requested == [DIGEST] * 3
+
+
+def test_broken_link_costs_no_byte_twice(tmp_path: Path) -> None:
+    """Else a bundle never arrives on a link that breaks often, and is paid for."""
+    data = bytes(range(256)) * (3 * BreakingLink.SESSION_BYTES // 256)
+    digest = hashlib.sha256(data).hexdigest()
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / f"{digest}.update").write_bytes(data)
+    link = BreakingLink(served)
+    run_three_passes(
+        tmp_path,
+        Rollout("2", digest, len(data), 5.0),
+        DownloadTransport(link.open, link.wait_s, lambda _: None),
+    )
+
+    assert link.session_bytes == [BreakingLink.SESSION_BYTES] * 3
+    assert (tmp_path / "update" / f"{digest}.update").read_bytes() == data
 
 
 @pytest.mark.parametrize("name", ["trial", "fetched", "tried"])
