@@ -3,6 +3,7 @@
 Only this module reads clocks, randomness and the environment.
 """
 
+import logging
 import os
 import random
 import socket
@@ -53,6 +54,7 @@ from gateway_daemon.manager.brokers import BrokerConnectors
 from gateway_daemon.manager.health_probes import HealthProbes
 from gateway_daemon.manager.manager import Manager, ManagerClocks
 from gateway_daemon.manager.metrics import ManagerMetrics
+from gateway_daemon.manager.registry import Registry
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
@@ -75,6 +77,8 @@ from spatial_mqtt.directory import (
 from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import DRILL_FILTER, NOTICE_FILTER, ROLLOUT_FILTER
 from spatial_mqtt.transport import ConnectionHandler, Session
+
+log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
@@ -142,11 +146,8 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         RegistryFileError: The registry file is damaged.
     """
     section = settings.manager
-    brokers = [BrokerEntry(b.topic, parse_broker_info(b.url)) for b in settings.broker]
     path = Path(section.data) / "registry.json"
-    registry = storage.load_registry(
-        path, section.id, _wall_ms()
-    ).with_configured_brokers(brokers, _wall_ms())
+    registry = _load_registry(path, settings)
     links = Links(settings.tls, LoopWatchdog(time.monotonic))
     tls = Endpoint.parse(section.broker).tls
     rates = BrokerRateMonitor(
@@ -174,6 +175,20 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         *make_metrics_servers(settings.metrics, metrics.collect, settings.tls)
     )
     return manager, supervision(links.watchdog, manager.status, lambda: manager.is_up)
+
+
+def _load_registry(path: Path, settings: ManagerSettings) -> Registry:
+    """Load the registry and apply the brokers of the settings."""
+    brokers = [BrokerEntry(b.topic, parse_broker_info(b.url)) for b in settings.broker]
+    saved = storage.load_registry(path, settings.manager.id, _wall_ms())
+    registry = saved.with_configured_brokers(brokers, _wall_ms())
+    for entry in brokers:
+        named = f"[[broker]] {entry.topic} -> {entry.broker_info}"
+        if entry not in registry.brokers:
+            log.warning("%s is not in the table: a later change overrides it", named)
+        elif entry not in saved.brokers:
+            log.info("%s is now in the table, from the settings", named)
+    return registry
 
 
 def build_broker(

@@ -64,6 +64,8 @@ class Registry:
         created_ms: When this registry was created; older records are always accepted.
         horizon: Up to when tombstones have been dropped.
         announced: The broker table that was announced last; None: the newest one.
+        configured: Broker of each area in our settings at the last start, not shared;
+            None if unknown.
     """
 
     manager_id: str = ""
@@ -78,6 +80,7 @@ class Registry:
     created_ms: int = 0
     horizon: TombstoneHorizon = NO_HORIZON
     announced: BrokerTable | None = None
+    configured: Mapping[str, BrokerInfo] | None = None
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
@@ -384,22 +387,26 @@ class Registry:
     def with_configured_brokers(
         self, entries: Iterable[BrokerEntry], now_ms: int = 0
     ) -> "Registry":
-        """With the brokers of the settings.
+        """With the brokers of the settings that were edited since the last start.
 
-        A later change by an administrator wins over the settings; a change of the
-        settings replaces their own earlier value.
+        So a restart alone does not undo a later change by an administrator or another
+        Manager. If the last start is unknown, in a new registry or one of an earlier
+        version, they replace only values of the settings.
         """
-        registry = self
-        for entry in entries:
-            key = RecordKey("broker", entry.topic)
-            known = registry.records.get(key)
+        before = self.configured
+        named = {entry.topic: entry.broker_info for entry in entries}
+        registry = replace(self, configured=named)
+        for area, broker in named.items():
+            known = registry.records.get(key := RecordKey("broker", area))
+            if before is not None and before.get(area) == broker:
+                continue
             if known is None:
-                records = {**registry.records, key: Record(entry.broker_info)}
+                records = {**registry.records, key: Record(broker)}
                 registry = replace(registry, records=records)
-            elif known.value != entry.broker_info and known.edits.keys() == {
-                SETTINGS_WRITER
-            }:
-                registry = registry.with_value("broker", *_parts(entry), now_ms)
+            elif known.value != broker and (
+                before is not None or known.edits.keys() == {SETTINGS_WRITER}
+            ):
+                registry = registry.with_value("broker", area, broker, now_ms)
         return registry
 
     def with_value(
@@ -475,10 +482,6 @@ class Registry:
 
 def _format_entry(entry: BrokerEntry) -> str:
     return f"{entry.topic} -> {entry.broker_info}"
-
-
-def _parts(entry: BrokerEntry) -> tuple[str, BrokerInfo]:
-    return entry.topic, entry.broker_info
 
 
 def _text(record: Record) -> str:

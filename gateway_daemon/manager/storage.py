@@ -1,5 +1,6 @@
 """Registry file: persists the registry across restarts of the Manager."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,7 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
     horizon: TombstoneHorizon = NO_HORIZON
     announced: BrokerTable | None = None
     applied: tuple[tuple[BrokerInfo, int], ...] = ()
+    configured: Mapping[str, BrokerInfo] | None = None
 
     @classmethod
     def from_registry(cls, registry: Registry) -> "RegistrySnapshot":
@@ -48,6 +50,7 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
             registry.horizon,
             registry.announced,
             tuple(sorted(registry.applied_versions.items())),
+            registry.configured,
         )
 
 
@@ -89,4 +92,5 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
         created_ms=snapshot.since_ms,
         horizon=snapshot.horizon,
         announced=snapshot.announced,
+        configured=snapshot.configured,
     )

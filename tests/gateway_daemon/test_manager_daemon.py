@@ -24,6 +24,7 @@ NOTICE, ERRORS = "/api/notice/gatewaybroker", "/api/errors"
 INFO, VIEW = "/api/gateway/info/all", "/api/manager/view"
 TABLE, READY = "/api/brokertable/all/info", "/api/brokertable/update/ready"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
+REMOVE = "/api/tool/distributedbroker/remove"
 
 
 class ManagerProcess:
@@ -114,7 +115,7 @@ HOSTILE = (
         SET,
         "/api/tool/gatewaybroker/forget",
         ADD,
-        "/api/tool/distributedbroker/remove",
+        REMOVE,
         "/api/manager/record/x",
         "/api/manager/load",
     ],
@@ -282,6 +283,42 @@ def test_list_is_published_when_the_session_for_notices_is_subscribed(
     relay.close()
 
     assert before == []
+
+
+def test_each_edit_of_the_configured_broker_changes_the_table(
+    programs: Programs, broker: Broker, tmp_path: Path
+) -> None:
+    """The log names what the settings changed, and what is not in the table."""
+    watcher, log = Client(broker.endpoint, "watcher", TABLE), tmp_path / "manager.log"
+
+    def start(host: str) -> None:
+        config = (
+            f'[manager]\nbroker = "{broker.url}"\ndata = "{tmp_path}/data"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "mqtt://{host}"\n'
+            "[tls]\nallow_plain_mqtt = true\n"
+        )
+        programs.start("manager", "manager", config)
+
+    def newest() -> tuple[int, list[str]]:
+        table = json.loads((watcher.on(TABLE) or [b'{"version":0,"brokers":[]}'])[-1])
+        return table["version"], [e["broker_info"]["host"] for e in table["brokers"]]
+
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    for version, host in enumerate(hosts, start=1):
+        start(host)
+        wait_until(lambda expected=(version, [host]): newest() == expected)
+        assert f"[[broker]] / -> {host}:1883 is now in the table" in log.read_text()
+        if host != hosts[-1]:
+            assert programs.kill("manager", signal.SIGTERM) == 0
+
+    entry = {"topic": "/", "broker_info": {"host": hosts[-1], "port": 1883}}
+    watcher.publish(REMOVE, json.dumps(entry).encode())
+    wait_until(lambda: newest() == (4, []))
+    assert programs.kill("manager", signal.SIGTERM) == 0
+    start(hosts[-1])
+    refused = f"[[broker]] / -> {hosts[-1]}:1883 is not in the table"
+    wait_until(lambda: refused in log.read_text())
+    watcher.connection.stop()
 
 
 def test_damaged_registry_is_refused_with_a_remedy(

@@ -18,7 +18,7 @@ from spatial_mqtt.errors import DirectoryError
 GATEWAYS = st.sampled_from([BrokerInfo("g", n) for n in (1, 2, 3)])
 AREAS = st.sampled_from(["/", "/1", "/1/2", "/3"])
 BROKERS = st.sampled_from([BrokerInfo("b", n) for n in (1, 2, 3)])
-SETTINGS = (BrokerEntry("/", BrokerInfo("b", 1)),)
+SETTINGS = BrokerEntry("/", BrokerInfo("b", 1))
 
 
 class RegistryMachine(RuleBasedStateMachine):
@@ -28,7 +28,8 @@ class RegistryMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name) / "registry.json"
-        self.registry = Registry("m").with_configured_brokers(SETTINGS)
+        self.settings = SETTINGS
+        self.registry = Registry("m").with_configured_brokers([SETTINGS])
         self.areas: dict[BrokerInfo, tuple[str, ...]] = {}
         self.away: set[BrokerInfo] = set()
         self.applied: dict[BrokerInfo, int] = {}
@@ -128,9 +129,18 @@ class RegistryMachine(RuleBasedStateMachine):
         storage.save_registry(
             self.path, storage.RegistrySnapshot.from_registry(self.registry)
         )
-        self.registry = storage.load_registry(self.path, "m").with_configured_brokers(
-            SETTINGS
-        )
+        self.registry = storage.load_registry(self.path, "m").with_configured_brokers([
+            self.settings
+        ])
+
+    @rule(broker=BROKERS)
+    def settings_are_edited(self, broker: BrokerInfo) -> None:
+        is_edit = broker != self.settings.broker_info
+        self.settings = BrokerEntry("/", broker)
+        self.manager_restarts()
+        if is_edit and self.brokers.get("/") != broker:
+            self.brokers["/"] = broker
+            self.changes += 1
 
     @invariant()
     def directory_matches_the_model(self) -> None:
