@@ -127,7 +127,7 @@ def test_stop_takes_the_areas_at_once(one: System) -> None:
     wait_until(lambda: one.table() == {})
 
 
-def test_program_that_restarts_changes_no_table(one: System) -> None:
+def test_program_that_crashes_changes_no_table(one: System) -> None:
     """The messages of its area need not move."""
     broker = one.make_broker()
     one.announce("east", broker, "/1", beat_s=30)
@@ -162,7 +162,7 @@ def test_second_broker_for_an_area_is_refused(one: System) -> None:
 
 
 def test_area_that_an_administrator_takes_is_not_requested_again(one: System) -> None:
-    """A change of the settings requests it again."""
+    """A stop and a start of the program, as by systemctl restart, request it again."""
     broker = one.make_broker()
     one.announce("east", broker, "/1", "/2")
     wait_until(lambda: len(one.table()) == 2)
@@ -176,6 +176,11 @@ def test_area_that_an_administrator_takes_is_not_requested_again(one: System) ->
     time.sleep(4 * BEAT_S)
 
     assert one.table() == {"/2": broker.port}
+
+    one.programs.kill("east", signal.SIGTERM)
+    wait_until(lambda: one.table() == {})
+    one.announce("east", broker, "/1", "/2")
+    wait_until(lambda: len(one.table()) == 2)
 
 
 def test_broker_of_a_manager_that_is_restarted_stays(one: System) -> None:
