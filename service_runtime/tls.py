@@ -9,7 +9,7 @@ import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -209,7 +209,8 @@ def make_ssl_context(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         TlsFileError: A file cannot be used; the error has its settings key.
     """
-    found = find_certificates(files)
+    # As OpenSSL does, to compare the validity of certificates.
+    found = find_certificates(files, datetime.now(UTC))  # noqa: TID251
     errors = list(found.errors)
     for pair in found.usable:
         try:
@@ -230,7 +231,7 @@ class FoundCertificates:
     """Our own certificates.
 
     Attributes:
-        usable: Files whose certificate can be read, the one with the latest end first.
+        usable: Files whose certificate can be read, the one to use first.
         errors: Why others cannot be used.
     """
 
@@ -238,8 +239,13 @@ class FoundCertificates:
     errors: list[TlsFileError]
 
 
-def find_certificates(files: TlsFiles) -> FoundCertificates:
+def find_certificates(
+    files: TlsFiles, now: datetime | None = None
+) -> FoundCertificates:
     """Find the renewed certificate, its copy and the issued one.
+
+    The one with the latest end comes first. With ``now``, those that are not valid yet
+    come last, as of a signer whose clock was ahead.
 
     A card that has damaged the renewed file must not end the link of a machine that has
     a certificate which is still valid. The copy counts only beside a renewed file, so
@@ -265,8 +271,9 @@ def find_certificates(files: TlsFiles) -> FoundCertificates:
             setting = "tls.certificate" if pair == issued else "tls.renewed"
             errors.append(TlsFileError(setting, path, error.reason))
 
-    def rank(pair: CertificateFiles) -> tuple[datetime, bool]:
-        return read[pair].not_valid_after_utc, pair != issued
+    def rank(pair: CertificateFiles) -> tuple[bool, datetime, bool]:
+        begins, end = read[pair].not_valid_before_utc, read[pair].not_valid_after_utc
+        return now is None or begins <= now, end, pair != issued
 
     return FoundCertificates(sorted(read, key=rank, reverse=True), errors)
 

@@ -296,8 +296,8 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         is_forced: Whether to ask the signer, whose clock decides, in any case.
 
     Raises:
-        FieldError: The settings name a signer and no file, or the signer refuses; if
-            forced, also if they name none.
+        FieldError: The settings name a signer and no file, the signer refuses, or the
+            new certificate is not valid yet; if forced, also if they name no signer.
         TlsFileError: The file has another name's certificate, which is still valid.
         BrokerError: The signer is not reachable.
         OSError: A file cannot be read or written.
@@ -320,6 +320,7 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
     new = answer.match_key(key)
+    _check_begun(new.certificate, now_s)
     for path in (files.renewed + tls.COPY_SUFFIX, files.renewed):
         write_atomic(Path(path), new.to_pem(), SECRET_FILE_MODE)
     requested.unlink()
@@ -327,6 +328,19 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
     )
+
+
+def _check_begun(certificate: x509.Certificate, now_s: float) -> None:
+    """Refuse what brokers do not accept yet: it would replace a valid certificate."""
+    begins = certificate.not_valid_before_utc
+    if begins.timestamp() > now_s:
+        raise RenewalError(
+            "certificate",
+            "valid already",
+            f"one from {begins:%Y-%m-%d %H:%M} UTC on",
+            "the signer's clock is ahead, or ours is behind (see `timedatectl`); "
+            "a later request gets the same certificate",
+        )
 
 
 def _check_overwritten(path: str, ours: x509.Certificate, now_s: float) -> None:
