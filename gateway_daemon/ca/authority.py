@@ -338,10 +338,6 @@ CLOCK_ALLOWANCE_S = DAY_S
 """A renewal is accepted this long before it is due, as the holder's clock may be fast;
 at most a tenth of the last third of the validity."""
 
-CRL_DAYS = 3650.0
-"""A broker rejects all clients when its revocation list has expired, so a list is valid
-until it is replaced."""
-
 
 @dataclass(frozen=True)
 class CertificateAuthority:
@@ -514,6 +510,9 @@ class CertificateAuthority:
     ) -> bytes:
         """Return the certificate revocation list, as PEM.
 
+        A broker rejects all clients when its list is not valid yet or has expired, so
+        a list is valid as long as the authority, whatever the clock says now.
+
         Args:
             revoked: Its entries.
             now_s: Unix time.
@@ -523,8 +522,8 @@ class CertificateAuthority:
             x509
             .CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(_at(now_s - BACKDATE_S))
-            .next_update(_at(now_s + CRL_DAYS * DAY_S))
+            .last_update(self.certificate.not_valid_before_utc)
+            .next_update(self.certificate.not_valid_after_utc)
         )
         if for_infrastructure:
             point = x509.IssuingDistributionPoint(
@@ -573,11 +572,9 @@ def _at(unix_s: float) -> datetime:
 
 
 def is_same_crl(one: bytes, other: bytes) -> bool:
-    """Whether two revocation lists, as PEM, contain the same certificates."""
+    """Whether two revocation lists, as PEM, differ at most in their signature."""
     try:
-        lists = [x509.load_pem_x509_crl(each) for each in (one, other)]
+        mine, others = (x509.load_pem_x509_crl(each) for each in (one, other))
     except ValueError:
         return False
-    issuers = {each.issuer.public_bytes() for each in lists}
-    mine, others = ({each.serial_number for each in named} for named in lists)
-    return len(issuers) == 1 and mine == others
+    return mine.tbs_certlist_bytes == others.tbs_certlist_bytes

@@ -279,7 +279,7 @@ def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set
 
 
 def _is_current(path: Path, data: bytes) -> bool:
-    """Whether a file has this content; the date of a revocation list is ignored."""
+    """Whether a file has this content; a revocation list's signature is ignored."""
     if not path.exists():
         return False
     current = path.read_bytes()

@@ -5,13 +5,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from trust_bench import HOUR_S, IssuingAuthority, Join, Make, TrustedBroker
+from cryptography.hazmat.primitives.serialization import Encoding
+from trust_bench import (
+    HOUR_S,
+    IssuingAuthority,
+    Join,
+    Make,
+    TrustedBroker,
+    run_ca,
+)
 
 from gateway_daemon.ca.authority import DAY_S, Identity
 from gateway_daemon.ca.signer import RenewalSigner
@@ -107,3 +117,46 @@ def test_stored_certificate_that_begins_in_the_future_is_not_used(
 
     join(broker.nodes, node, "n1").stop()
     assert renew_if_due(node, time.time()).startswith("not due")
+
+
+@pytest.mark.parametrize("ahead_s", [2 * DAY_S, -11 * 365 * DAY_S])
+def test_revocation_with_a_wrong_clock_shuts_out_nobody_else(
+    broker: TrustedBroker, node: TlsFiles, join: Join, ahead_s: float
+) -> None:
+    """The list was not valid yet, or had expired: the broker refused every client."""
+    authority = broker.authority
+    revoked = authority.issue("node", "n2", CELL, life_s=398 * DAY_S)
+    wrong = AuthorityFolder(authority.folder.path, lambda: time.time() + ahead_s)
+    wrong.revoke("n2")
+    broker.write()
+    broker.kill()
+    broker.start()
+
+    join(broker.nodes, node, "n1").stop()
+    other = join(broker.nodes, revoked, "n2", wait=False)
+    assert other.is_refused("our certificate was revoked")
+
+
+def test_list_that_is_not_valid_yet_is_replaced(
+    broker: TrustedBroker, tmp_path: Path
+) -> None:
+    """It has the same entries; as it stayed, a right clock did not help."""
+    folder, out = broker.authority.folder.path, tmp_path / "out"
+    write = ("broker-config", "manager", "m1", "--out", str(out))
+    run_ca(folder, *write)
+    made = {
+        name: (out / name).read_bytes()
+        for name in ("revoked.pem", "revoked-infrastructure.pem")
+    }
+    key = broker.authority.folder.load_authority().key
+    for name, data in made.items():
+        listed = x509.load_pem_x509_crl(data)
+        begins = listed.last_update_utc + timedelta(days=3)
+        builder = x509.CertificateRevocationListBuilder(
+            listed.issuer, begins, listed.next_update_utc, list(listed.extensions)
+        )
+        later = builder.sign(key, hashes.SHA256())
+        (out / name).write_bytes(later.public_bytes(Encoding.PEM))
+    run_ca(folder, *write)
+
+    assert {name: (out / name).read_bytes() for name in made} == made
