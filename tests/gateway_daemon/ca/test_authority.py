@@ -16,6 +16,7 @@ from trust_bench import HOUR_S, IssuingAuthority, Join, Make, run_ca
 from gateway_daemon.ca import store
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
 from gateway_daemon.ca.authority import (
+    DAY_S,
     AuthorityFileError,
     CertificateRefusedError,
     Identity,
@@ -122,6 +123,28 @@ def test_revocation_that_failed_can_be_repeated(
     for name in ("revoked.pem", "revoked-infrastructure.pem"):
         listed = x509.load_pem_x509_crl((authority.folder.path / name).read_bytes())
         assert listed.get_revoked_certificate_by_serial_number(serial) is not None
+
+
+def test_names_issued_again_keep_their_rights_after_a_restore(tmp_path: Path) -> None:
+    """As the page says: the restored register does not know renewed certificates."""
+    now_s = 1.8e9
+    authority = AuthorityFolder(tmp_path / "ca", lambda: now_s)
+    authority.create("Otoyo")
+    node = Identity("node", "n1", (CELL,))
+    authority.issue_with_key(node, 398 * DAY_S)
+    now_s += 450 * DAY_S
+
+    def has_rights() -> bool:
+        holders = authority.load_register().list_holders(now_s)
+        return "user n1" in format_acl("gateway", "gw-1", holders)
+
+    assert not has_rights()
+    with pytest.raises(CertificateRefusedError, match="no valid certificate"):
+        authority.revoke("n1")
+    authority.issue_with_key(node, 398 * DAY_S)
+    assert has_rights()
+    authority.revoke("n1")
+    assert not has_rights()
 
 
 def test_password_encrypts_the_key(tmp_path: Path) -> None:
