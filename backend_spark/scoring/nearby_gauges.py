@@ -167,7 +167,7 @@ class CellPlaces:
         """Result of `find_nearby_cells` of one cell."""
         here = _center(cell)
         found = (
-            (_distance_km(here, _center(other)), other)
+            (distance_km(here, _center(other)), other)
             for at in self._within(*here, *here, radius_km)
             if (other := self._tokens[at]) != cell
         )
@@ -196,11 +196,6 @@ class CellPlaces:
         yield from (
             first + (np.arange(last - first) if is_edge else np.nonzero(is_near)[0])
         ).tolist()
-
-
-@lru_cache(maxsize=262_144)
-def _distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return distance_km(one, other)
 
 
 @lru_cache(maxsize=1_048_576)

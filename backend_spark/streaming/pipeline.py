@@ -78,7 +78,7 @@ from backend_spark.tables.delta_writer import (
     update_flags,
 )
 from backend_spark.tables.maintenance import maintain_tables
-from backend_spark.tables.reader import CellRowReader, DeltaTables
+from backend_spark.tables.reader import CellRowReader, DeltaTables, list_ranges
 from backend_spark.tables.schemas import (
     CELL_STATES,
     FLAGS,
@@ -535,11 +535,15 @@ class ScoringPipeline:
         self, read: Mapping[str, DeltaTable], until_us: int | None
     ) -> ShareWorker:
         """The worker of a group of cells."""
-        versions = {name: table.version() for name, table in read.items()}
-        versions["silver"] = open_table(self.tables / "silver").version()
-        # Files are recorded before they are committed, so after the version.
+        others = {
+            name: open_table(self.tables / name) for name in ("memories", "silver")
+        }
+        files = {name: list_ranges(table) for name, table in {**read, **others}.items()}
+        # Files are recorded before they are committed, so after the version. A later
+        # pass includes these.
         with self.pending.lock:
             hidden = frozenset(self.pending.files)
+        files["silver"] = [each for each in files["silver"] if each[0] not in hidden]
         return ShareWorker(
             self.tables,
             self.hot.folder,
@@ -547,8 +551,7 @@ class ScoringPipeline:
             self.horizon_s,
             self.max_ahead_s,
             self.nearby_km,
-            versions,
-            hidden,
+            files,
             until_us,
         )
 

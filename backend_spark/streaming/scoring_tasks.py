@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -48,7 +47,7 @@ from backend_spark.tables.delta_writer import (
     read_cell_states,
     write_file,
 )
-from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
+from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, FileRange
 from backend_spark.tables.schemas import LEVEL_KEY, SENSOR_KEY, TABLES
 from backend_spark.tables.store import Folder
 from service_runtime.decoding import decode_msgpack
@@ -127,22 +126,19 @@ class GoldRows:
 
     Args:
         tables: Folder of the tables.
-        versions: Versions of the tables to compare with.
+        files: Files of the tables to compare with.
         news: For each cell the messages of its nodes, as causes of revisions.
-        name: Name of the pass.
     """
 
     def __init__(
         self,
         tables: Folder,
-        versions: Mapping[str, int],
+        files: Mapping[str, Sequence[FileRange]],
         news: Mapping[str, Sequence[NewReadings]],
-        name: str,
     ) -> None:
         self._tables = tables
-        self._versions = versions
+        self._files = files
         self._news = news
-        self._name = name
         self._fresh: dict[str, list[pa.Table]] = {name: [] for name in ROW_KEYS}
         self._waiting: dict[str, pa.Table] = {}
 
@@ -168,9 +164,10 @@ class GoldRows:
     def _compare(self, table: str, rows: pa.Table) -> Iterator[ShareResult]:
         since_us = _earliest_us(rows)
         cells = sorted(pc.unique(rows["cell"]).to_pylist())
-        path, version = self._tables / table, self._versions[table]
-        reader = CellRowReader(path, TABLES[table], cells, since_us, version)
-        old = reader.read(reader.list_files(self._name)).select(TABLES[table].names)
+        path = self._tables / table
+        reader = CellRowReader(path, TABLES[table], cells, since_us)
+        files = reader.list_files(self._files[table])
+        old = reader.read(files).select(TABLES[table].names)
         past = TABLES[REVISION_TABLES[table]]
         revision = revise_rows(rows, old, ROW_KEYS[table], self._news, past)
         for kind in ("changed", "superseded"):
@@ -220,11 +217,10 @@ class ShareWorker:
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
         nearby_km: Radius in which the gauges of other cells are compared.
-        versions: Versions of the tables to read.
-        hidden: Files of silver that a later pass includes.
+        files: Files of the tables to read. The driver lists them: delta-rs keeps memory
+            in each process that opens a table of many files.
         until_us: Unix time, in microseconds; rows received later are ignored. None uses
             all rows.
-        name: Unique name of the pass, or of the part of one that commits.
     """
 
     tables: Folder
@@ -233,10 +229,8 @@ class ShareWorker:
     horizon_s: int
     max_ahead_s: int
     nearby_km: float
-    versions: Mapping[str, int]
-    hidden: frozenset[str] = frozenset()
+    files: Mapping[str, Sequence[FileRange]]
     until_us: int | None = None
-    name: str = field(default_factory=lambda: str(uuid4()))
 
     def process(self, share: CellShare) -> Iterator[pa.Table]:
         """Score a share of cells, some of them at a time.
@@ -252,13 +246,14 @@ class ShareWorker:
         cells = sorted(share.earliest_us)
         rules = self.rules.rules_of(cells)
         around = find_nearby_cells(cells, share.occupied, self.nearby_km)
-        gold = GoldRows(self.tables, self.versions, share.news, self.name)
+        gold = GoldRows(self.tables, self.files, share.news)
         found = ScoreCollector()
         done = self._score_hot(share, (rules, around), found)
         yield gold.compare(found.pop_gold())
         cold = [cell for cell in cells if cell not in done]
         touched = {cell: share.earliest_us[cell] for cell in cold}
-        stored = read_cell_states(self.tables / "memories", touched)
+        states = self.files["memories"]
+        stored = read_cell_states(self.tables / "memories", touched, states)
         for some in self._cold_chunks(cold, touched, stored):
             self._score_cold(share, some, (rules, around, stored), found)
             yield gold.compare(found.pop_gold())
@@ -274,7 +269,11 @@ class ShareWorker:
     ) -> set[str]:
         """Score cells from hot states; returns those for which these held."""
         rules, around = known
-        bodies = read_hot_states(self.hot, share.hot)
+        needed = share.earliest_us.keys() | {
+            token for each in around.values() for _, token in each
+        }
+        files = {cell: share.hot[cell] for cell in needed & share.hot.keys()}
+        bodies = read_hot_states(self.hot, files)
         heads = {cell: decode_head(body) for cell, body in bodies.items()}
         cells = [
             cell
@@ -381,13 +380,8 @@ class ShareWorker:
         """
         since_us, path = round(since_s * _MICRO), self.tables / "silver"
         rain_only = set() if whole is None else {*cells}.difference(whole)
-        reader = CellRowReader(
-            path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"], rain_only
-        )
-        files = [
-            file for file in reader.list_files(self.name) if file not in self.hidden
-        ]
-        rows = reader.read(files)
+        reader = CellRowReader(path, HISTORY_SCHEMA, cells, since_us, rain_only)
+        rows = reader.read(reader.list_files(self.files["silver"]))
         rows = rows.filter(has_plausible_time(rows, self.max_ahead_s, self.horizon_s))
         return rows if self.until_us is None else filter_received(rows, self.until_us)
 

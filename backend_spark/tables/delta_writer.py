@@ -27,7 +27,7 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     last_valid_state_s,
 )
-from backend_spark.tables.reader import CellRowReader, read_transactions
+from backend_spark.tables.reader import CellRowReader, FileRange, read_transactions
 from backend_spark.tables.recovery import (
     DELTA_LOG,
     MAX_UNSYNCED_COMMITS,
@@ -564,18 +564,23 @@ def replace_cell_states(path: Folder, stale: pa.Table, new: pa.Table) -> None:
     append_rows(path, new)
 
 
-def read_cell_states(path: Folder, earliest_us: Mapping[str, int]) -> StoredCellStates:
+def read_cell_states(
+    path: Folder,
+    earliest_us: Mapping[str, int],
+    known: Iterable[FileRange] | None = None,
+) -> StoredCellStates:
     """Read the stored states of the cells that have new readings.
 
     Args:
         path: Folder of the table ``memories``.
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
+        known: Files of the table; None for those of its newest version.
     """
     rows = CellRowReader(path, CELL_STATES, sorted(earliest_us), 0)
     last: dict[str, tuple[int, bytes]] = {}
     others = []
-    for row in rows.read(rows.list_files()).sort_by("at").to_pylist():
+    for row in rows.read(rows.list_files(known)).sort_by("at").to_pylist():
         cell, at_us = row["cell"], round(row["at"].timestamp() * _MICRO)
         others.append((cell, at_us))
         is_valid = at_us / _MICRO <= last_valid_state_s(earliest_us[cell] / _MICRO)

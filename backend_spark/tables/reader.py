@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -428,6 +427,9 @@ def sql_literal(value: str | datetime) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+FileRange = tuple[str, str | None, str | None, int | None]
+"""Name of a file, its lowest and highest cell, and its latest time in microseconds."""
+
 ROWS_AT_ONCE: Final = 8_192
 """Rows of a row group that are decoded at a time: a row group that delta-rs has merged
 may have a million, and a row of gold takes half a kilobyte."""
@@ -445,7 +447,6 @@ class CellRowReader:
         schema: Columns to read, among them ``cell`` and ``at``.
         cells: Tokens of the cells, ascending.
         since_us: Unix time of the earliest row, in microseconds.
-        version: Version of the table; None for the newest.
         rain_only: Cells of which only the reports of rain gauges are read, of silver.
     """
 
@@ -453,23 +454,19 @@ class CellRowReader:
     schema: pa.Schema
     cells: Sequence[str]
     since_us: int
-    version: int | None = None
     rain_only: Collection[str] = ()
 
-    def list_files(self, pass_name: str | None = None) -> list[str]:
+    def list_files(self, known: Iterable[FileRange] | None = None) -> list[str]:
         """Names of the files that may contain such rows.
 
         Args:
-            pass_name: In one pass, a version of a table is listed once.
+            known: Files of the table; None for those of its newest version.
         """
-        files = (
-            _list_ranges(self.path, self.version)
-            if pass_name is None
-            else _list_once(self.path, self.version, pass_name)
-        )
+        if known is None:
+            known = list_ranges(open_table(self.path))
         return [
             path
-            for path, low, high, last_us in files
+            for path, low, high, last_us in known
             if (last_us is None or last_us >= self.since_us)
             and self._may_contain(low, high)
         ]
@@ -524,25 +521,11 @@ class CellRowReader:
         return at < len(self.cells) and self.cells[at] <= high
 
 
-FileRange = tuple[str, str | None, str | None, int | None]
-"""Name of a file, its lowest and highest cell, and its latest time in microseconds."""
-
-
-def _list_ranges(path: Folder, version: int | None) -> list[FileRange]:
-    adds = pa.table(open_table(path, version).get_add_actions(flatten=True))
+def list_ranges(table: DeltaTable) -> list[FileRange]:
+    """Files of an opened table, with the ranges of their rows."""
+    adds = pa.table(table.get_add_actions(flatten=True))
     names = ("path", "min.cell", "max.cell", "max.at")
     return list(zip(*(_column(adds, name) for name in names), strict=True))
-
-
-@lru_cache(maxsize=3)
-def _list_once(path: Folder, version: int | None, pass_name: str) -> list[FileRange]:
-    """List the files of a version once for all shares of a pass.
-
-    The name of the pass is part of the key, because a restored table repeats version
-    numbers.
-    """
-    del pass_name
-    return _list_ranges(path, version)
 
 
 def _values(adds: pa.Table, name: str) -> list[Any]:
