@@ -461,6 +461,8 @@ def _is_below(path: str) -> bool:
 def _check_empty(tables: Folder, data: Path) -> None:
     found = [str(tables / name) for name in TABLES if is_table(tables / name)]
     found += [str(each) for each in list_segments(data / LOG_FOLDER)]
+    # A write-ahead log that a killed console left would damage the restored database.
+    found += [str(each) for each in data.glob("console/*.sqlite*")]
     if found:
-        remedy = "move it away first"
+        remedy = "move all they contain away first"
         raise BackupError(f"{data} and {tables}", "empty", f"{found[0]}; {remedy}")

@@ -294,8 +294,27 @@ def test_nothing_is_overwritten(section: BackendSection, tmp_path: Path) -> None
         shutil.copytree(tmp_path / "data" / folder, tmp_path / folder / folder)
         there = BackendSection(data=str(tmp_path / folder))
 
-        with pytest.raises(BackupError, match=r"must be empty, got .*move it away"):
+        with pytest.raises(BackupError, match=r"must be empty, got .*; move all they"):
             restore_backup(there, tmp_path / "backup")
+
+
+@pytest.mark.parametrize(
+    "left", ["journal.sqlite", "journal.sqlite-wal", "notifications.sqlite"]
+)
+def test_database_of_the_console_is_not_overwritten(
+    section: BackendSection, tmp_path: Path, left: str
+) -> None:
+    """SQLite would apply a left write-ahead log to the restored file, and damage it."""
+    write(section, tmp_path / "backup")
+    path = tmp_path / "left/console" / left
+    path.parent.mkdir(parents=True)
+    path.write_text("decisions since the backup")
+    there = BackendSection(data=str(tmp_path / "left"))
+
+    with pytest.raises(BackupError, match=rf"must be empty, got {path}; move all"):
+        restore_backup(there, tmp_path / "backup")
+    assert [p for p in (tmp_path / "left").rglob("*") if p.is_file()] == [path]
+    assert path.read_text() == "decisions since the backup"
 
 
 def test_missing_segment_stops_a_backup(
