@@ -121,7 +121,7 @@ def test_page_shows_when_the_job_applies_a_version(
 
 
 def test_earlier_version_is_restored(address: str, driver: Chrome) -> None:
-    """By its button and a reason; the last one returns to the prefecture's values."""
+    """By its button and a reason; the last one ends the values of the scope."""
     page = ThresholdsPage(driver, address, "en").open(WET)
     for count, warning_mm in enumerate(("130", "125"), 1):
         page.set("warning_mm", warning_mm)
@@ -130,16 +130,15 @@ def test_earlier_version_is_restored(address: str, driver: Chrome) -> None:
         wait_until(lambda n=count: len(page.states()) == n)
     for count, button in ((3, 1), (4, -1)):
         driver.find_elements(By.CSS_SELECTOR, ".revert")[button].click()
-        assert text(driver, ".revert-note").startswith((
-            "Reverts to",
-            "Ends the values",
-        ))
+        note = text(driver, ".revert-note")
+        assert note.startswith(("Reverts to", "Ends the values"))
         page.set("why", "repaired")
         page.save()
         wait_until(lambda n=count: len(page.states()) == n)
     rows = [e.text for e in driver.find_elements(By.CSS_SELECTOR, ".versions tbody tr")]
 
-    assert "Back to the prefecture's" in rows[0]
+    assert "those of the whole municipality, or else the prefecture's" in note
+    assert "End the set values" in rows[0]
     assert "130.0" in rows[1]
     assert "125.0" in rows[2]
     picture(driver, "thresholds-reverted-en")

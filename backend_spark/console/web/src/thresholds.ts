@@ -190,7 +190,7 @@ class ThresholdForm {
     });
   }
 
-  // Fill the form with an earlier version, or with the return to the prefecture's values.
+  // Fill the form with an earlier version, or with the end of the set values.
   revert(version: Version | null): void {
     this.withdrawn = version === null || version.withdrawn === true;
     if (version) {
