@@ -25,6 +25,11 @@ from service_runtime.errors import FieldError, YamamoriError, shortened
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 20.0
+"""Longest wait for a connection, and for each part of an answer.
+
+Nothing limits a delivery as a whole: a thread cannot be ended, and one that is left to
+itself may deliver later what is sent again meanwhile.
+"""
 MAX_ANSWER_BYTES: Final = 10_000
 MAX_TEXT_LENGTH: Final = 2000
 """Text that every receiver accepts; LINE WORKS allows the fewest characters."""
@@ -297,11 +302,17 @@ def _import_apprise() -> Any:  # noqa: ANN401 - Apprise is imported when used
 
 
 def _apprise_service(address: str) -> Any:  # noqa: ANN401 - of Apprise
-    """Apprise's service for an address; None if it knows none."""
+    """Apprise's service for an address; None if it knows none.
+
+    It has no time limit of Apprise's: calls with one share a few threads in the
+    process, and go on in them after the limit.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         apprise = _import_apprise()
-        asset = apprise.AppriseAsset(app_id="Yamamori", storage_mode="memory")
+        asset = apprise.AppriseAsset(
+            app_id="Yamamori", storage_mode="memory", service_timeout=0
+        )
         return apprise.Apprise.instantiate(
             address, asset=asset, suppress_exceptions=False
         )
@@ -334,7 +345,6 @@ def _send_by_apprise(address: str, message: Message, reached: set[str]) -> None:
         body=message.full_text,
         title=message.title,
         body_format=apprise.NotifyFormat.TEXT,
-        timeout=3 * TIMEOUT_S,
         log_level=logging.DEBUG,
     )
     if not result:

@@ -3,6 +3,11 @@
 Each target has one delivery at a time, in a thread of its own, so that a receiver that
 does not answer delays no other, nor the heartbeat. What is due for a target meanwhile
 is one message.
+
+A delivery that never ends, to a server that goes on sending parts of an answer, keeps
+its own target waiting until the console is restarted. Its notifications are late after
+`LATE_S`, which ends the heartbeat. SIGTERM ends the program without waiting for it, and
+its notifications are sent again after the start.
 """
 
 import hashlib

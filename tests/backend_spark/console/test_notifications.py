@@ -1,5 +1,6 @@
 """Notifications reach real servers, and none is lost by a kill or a dead receiver."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -9,9 +10,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from email import message_from_bytes, policy
@@ -75,12 +77,14 @@ class Mailbox:
         mails: Accepted mails.
         refused: Recipients that it refuses.
         accepted: Recipients of each accepted mail.
+        scan_s: Time that it takes for each mail.
     """
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.refused: set[str] = set()
         self.accepted: list[list[str]] = []
+        self.scan_s = 0.0
 
     async def handle_RCPT(  # noqa: N802 - name set by aiosmtpd
         self,
@@ -100,6 +104,7 @@ class Mailbox:
         self, server: SMTP, session: SmtpSession, envelope: Envelope
     ) -> str:
         """Accept a mail."""
+        await asyncio.sleep(self.scan_s)
         content = envelope.content
         assert isinstance(content, bytes)
         mail = message_from_bytes(content, policy=policy.default)
@@ -646,6 +651,86 @@ def test_receivers_that_hang_delay_neither_another_nor_the_heartbeat(
         wait_until(lambda: len(switch.requests) == 2)
         silent.may_answer.set()
         wait_until(lambda: not console.sender.is_busy())
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[int, list[socket.socket]]]:
+    """Port of a server that accepts connections and says nothing, and those."""
+    connected: list[socket.socket] = []
+
+    def accept() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                connected.append(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], connected
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for each in connected:
+                each.close()
+
+
+def test_mail_servers_that_hang_delay_no_other_address(
+    make_console: MakeConsole,
+    hook: Receiver,
+    mailbox: tuple[str, Mailbox],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Apprise has at most 32 threads of its own, and 6 on two processors.
+
+    A delivery that never ends keeps its own address waiting, and ends the heartbeat.
+    """
+    monkeypatch.setattr(channels, "TIMEOUT_S", 600.0)
+    address, box = mailbox
+    with silent_server() as (port, connected):
+        hanging = "".join(
+            rule(f"mailto://127.0.0.1:{port}?from=c@x.example&to=d@x.example", "", name)
+            for name in (f"a{n}" for n in range(40))
+        )
+        more = f'heartbeat = "{hook.url}"\n{hanging}{rule(address, name="b")}'
+        console = make_console(more)
+        number = console.rise(5)
+        console.sender.step()
+        wait_until(lambda: len(connected) == 40)
+        wait_until(lambda: console.states().count("delivered") == 1)
+        wait_until(lambda: hook.requests)
+
+        console.services.live_state.read_s = console.clock.now_s = (
+            console.clock.now_s + 700
+        )
+        console.sender.step()
+        assert "no heartbeat: notifications are late" in caplog.text
+        stored = console.outbox.of_event(number)
+        attempts = [len(console.outbox.attempts(each.id)) for each in stored]
+        assert (len(box.mails), attempts) == (1, [1] * 41)
+        console.sender.close()
+    wait_until(lambda: not console.sender.is_busy())
+    assert len(hook.requests) == 1
+
+
+def test_slow_mail_server_gets_each_mail_once(
+    make_console: MakeConsole,
+    mailbox: tuple[str, Mailbox],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It scans each mail, which takes longer in all than Apprise waits by default."""
+    monkeypatch.setattr("apprise.AppriseAsset._service_timeout", 0.1)
+    address, box = mailbox
+    box.scan_s = 0.1
+    names = [f"r{n}@x.example" for n in range(8)]
+    console = make_console(rule(address.replace("duty@city.example", ",".join(names))))
+    console.rise(4)
+    console.step()
+    assert console.states() == ["delivered"]
+    console.step(300)
+
+    assert sorted(box.accepted) == [[name] for name in names]
 
 
 def test_delivery_that_ends_while_others_begin_is_not_repeated(
