@@ -13,7 +13,7 @@ from slope_science.causes import Cause, observed_causes
 from slope_science.reason_text import render_english
 
 MAX_LISTED: Final = 10
-"""Slopes that a text lists; more are counted."""
+"""Events that a text lists; more slopes are counted."""
 
 MAX_REASONS: Final = 3
 
@@ -67,25 +67,29 @@ class MessageTexts:
     name_of: NameOf = lambda _: ""
 
     def message(self, message_id: str, rises: Sequence[Rise]) -> Message:
-        """Message about some rises, the highest level first; each slope once."""
-        ordered = sorted(rises, key=lambda rise: -rise.level)
-        highest: dict[str, Rise] = {}
+        """Message about some rises; the text has each event once, by its highest.
+
+        Events in force come first, so that none is hidden by one that is over; then the
+        highest level. The data have all rises, the highest level first.
+        """
+        ordered = sorted(rises, key=_urgency)
+        highest: dict[int, Rise] = {}
         for rise in ordered:
-            highest.setdefault(rise.event.slope, rise)
-        slopes = list(highest.values())
-        lines = [self._lines(rise) for rise in slopes[:MAX_LISTED]]
-        more = len(slopes) - MAX_LISTED
+            highest.setdefault(rise.event.number, rise)
+        listed = list(highest.values())[:MAX_LISTED]
+        lines = [self._lines(rise) for rise in listed]
+        more = _count_slopes(rises) - _count_slopes(listed)
         if more > 0:
             lines.append(self._say(f"ほか {more} か所", f"and {more} more"))
         note = self._say(
             "観測値と基準の比較であり、警報や避難情報ではありません。",
             "Observations compared with criteria; no official warning.",
         )
-        events = [self._data(rise) for rise in ordered]
+        events = [self._data(r) for r in sorted(rises, key=lambda rise: -rise.level)]
         text, most = "\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2
         if len(text) > most:
             text = text[: most - 1] + "…"
-        title, text = self._title(slopes), f"{text}\n\n{note}"
+        title, text = self._title(ordered), f"{text}\n\n{note}"
         return Message(message_id, title, text, self.link, events)
 
     def test(self, message_id: str) -> Message:
@@ -99,7 +103,7 @@ class MessageTexts:
 
     def _title(self, rises: Sequence[Rise]) -> str:
         place = self._place(rises[0].event)
-        more = len(rises) - 1
+        more = _count_slopes(rises) - 1
         others = self._say(f"ほか {more} か所", f"and {more} more") if more else ""
         marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
         if self.escalated:
@@ -182,3 +186,11 @@ class MessageTexts:
 
     def _say(self, ja: str, en: str) -> str:
         return ja if self.language == "ja" else en
+
+
+def _urgency(rise: Rise) -> tuple[bool, int]:
+    return rise.event.over_s is not None, -rise.level
+
+
+def _count_slopes(rises: Sequence[Rise]) -> int:
+    return len({rise.event.slope for rise in rises})

@@ -532,6 +532,44 @@ def test_late_message_says_that_an_event_is_over(
     assert [each["over_s"] for each in body["events"]] == [ended_s, None]
 
 
+@pytest.mark.parametrize("level_before", [3, 4, 5])
+def test_event_in_force_is_named_before_one_of_its_slope_that_is_over(
+    make_console: MakeConsole, hook: Receiver, level_before: int
+) -> None:
+    """After an outage both are one message; its title said that all was over."""
+    console = make_console(rule(hook.url, 'language = "en"'))
+    over = console.rise(level_before)
+    console.end(over, NOW_S + 3600)
+    console.clock.now_s += 2 * 3600
+    console.rise(4)
+    console.step()
+    (body,) = hook.bodies()
+    first, second = body["text"].split("\n\n")[:2]
+
+    assert body["title"].startswith("大谷町 Equivalent to level 4")
+    assert "more" not in body["title"] + body["text"]
+    assert "level 4" in first
+    assert when(int(console.clock())) in first
+    assert "over since" not in first
+    assert f"level {level_before}" in second
+    assert "over since" in second
+
+
+def test_message_with_a_rise_in_time_is_not_marked_as_late(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its higher rise was measured a day before; the slope moves now, too."""
+    console = make_console(rule(hook.url, 'language = "en"'))
+    console.rise(4)
+    late = replace(sign(5, NOW_S), measured_s=NOW_S - 86_400)
+    console.services.events.add(late, NOW_S)
+    console.step()
+    (body,) = hook.bodies()
+
+    assert "RECEIVED LATE" not in body["title"]
+    assert "received late" in body["text"]
+
+
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_message_of_a_broken_link_says_when_it_was_measured(
     make_console: MakeConsole, hook: Receiver, language: str
