@@ -113,6 +113,8 @@ class Event:
         asked: Number of the newest entry that whoever decides must know: it opened,
             rose or reopened, or another person decided.
         calls: Numbers of the entries that made it open: it opened, rose or reopened.
+        reopened: Number of the newest entry that reopened it after a decision; 0
+            without any.
         reasons: Those of the peak: sentences and codes.
         keys: Of the messages that were counted, while it is in force.
     """
@@ -139,6 +141,7 @@ class Event:
     entries: list[int] = field(default_factory=list)
     asked: int = 0
     calls: set[int] = field(default_factory=set)
+    reopened: int = 0
     reasons: tuple[Reason, ...] = ()
     keys: set[str] = field(default_factory=set)
 
@@ -375,6 +378,8 @@ class EventBook:
         is_call = was != (event.state, event.peak) or body["what"] == "rose"
         if event.state is EventState.OPEN and is_call:
             event.calls.add(entry.id)
+            if was[0] is not EventState.OPEN:
+                event.reopened = entry.id
             event.asked = entry.id
             self._newest = entry.id
 

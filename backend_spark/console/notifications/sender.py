@@ -234,9 +234,11 @@ class NotificationSender:
             log.warning("%s: notification of an exercise given up", target.rule)
             return NotificationState.GIVEN_UP
         event = self.events.get(each.event)
-        if each.only_open and event is not None and event.state != EventState.OPEN:
-            return NotificationState.NOT_NEEDED
-        return None
+        if not each.only_open or event is None:
+            return None
+        # The rules apply separately to what reopened the event after a decision.
+        is_decided = event.state != EventState.OPEN or event.reopened > each.entry
+        return NotificationState.NOT_NEEDED if is_decided else None
 
     def _begin_delivery(
         self, target: Target, batch: Sequence[StoredNotification], now_s: float

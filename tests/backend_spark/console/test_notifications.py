@@ -998,6 +998,42 @@ def test_escalation_only_while_nobody_has_decided(
     assert "【未対応】" in hook.bodies()[0]["title"]
 
 
+@pytest.mark.parametrize(
+    ("decisions", "states", "levels"),
+    [
+        (["acknowledged"], ["not_needed", "delivered"], [5]),
+        (["acknowledged", "open"], ["delivered", "delivered"], [4, 5]),
+        ([], ["delivered", "delivered"], [4, 5]),
+    ],
+)
+def test_escalation_of_a_rise_that_was_decided_about_before_the_next_one(
+    make_console: MakeConsole,
+    hook: Receiver,
+    decisions: list[str],
+    states: list[str],
+    levels: list[int],
+) -> None:
+    """Level 4 was called not acknowledged when 5 had opened its event again.
+
+    Without a decision, or if the person took it back, nobody looks after level 4.
+    """
+    console = make_console(rule(hook.url, "unacknowledged_min = 10"))
+    number = console.rise(4)
+    console.step()
+    for state in decisions:
+        console.clock.now_s += 60
+        decision = {"state": state, "text": ""}
+        console.services.events.decide(number, "sato", console.clock(), decision)
+    console.step(60)
+    console.rise(5)
+    console.step(60)
+    for _ in range(12):
+        console.step(60)
+
+    assert console.states() == states
+    assert [body["events"][0]["level"] for body in hook.bodies()] == levels
+
+
 @pytest.mark.parametrize(("level", "states"), [(3, ["waiting"]), (4, ["delivered"])])
 def test_quiet_hours_never_hold_level_4(
     make_console: MakeConsole, hook: Receiver, level: int, states: list[str]
