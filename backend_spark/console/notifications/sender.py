@@ -427,7 +427,7 @@ class NotificationSender:
             return bool(self._busy) or self._pinging
 
     def close(self) -> None:
-        """Begin no more deliveries; those that have begun are finished."""
+        """Begin no more deliveries; does not wait for those that have begun."""
         with self._lock:
             self._is_closed = True
         for pool in (self._pool, self._heartbeats):
