@@ -4,7 +4,8 @@ A driver declares its quantity, or the installer gives one as `measures`; triage
 chooses its rules by it. A quantity that is not listed here is judged by limits only.
 """
 
-from spatial_mqtt.reading_quantities import QUANTITIES
+from service_runtime.errors import FieldError
+from spatial_mqtt.reading_quantities import QUANTITIES, parse_quantity
 
 RAIN = "rain"
 TILT = "tilt"
@@ -35,21 +36,7 @@ MACHINE = "health of the machine"
 INFORMATIONAL = (DISTANCE, TEMPERATURE, AIR, MACHINE)
 """Quantities of the drivers that are only informational."""
 
-_SYNONYMS = {
-    "vibration": SHOCKS,
-    **dict.fromkeys(("rainfall", "雨量"), RAIN),
-    **dict.fromkeys(
-        ("crack width", "crack opening", "extension", "変位", "変位量", "伸縮量"),
-        DISPLACEMENT,
-    ),
-    **dict.fromkeys(
-        ("water content", "soil water content", "soil moisture", "体積含水率"),
-        WATER_CONTENT,
-    ),
-    **dict.fromkeys(("pore water pressure", "間隙水圧"), PORE_PRESSURE),
-    **dict.fromkeys(("stream level", "river level", "水位"), WATER_LEVEL),
-}
-"""Other words of installers for a quantity with rules."""
+_SYNONYMS = {"vibration": SHOCKS}
 
 _FACTORS: dict[str, dict[str | None, float]] = {
     RAIN: {"mm": 1.0, "cm": 10.0, "m": 1000.0},
@@ -74,6 +61,22 @@ def canonical_quantity(name: str) -> str:
     """The canonical name of a quantity; the normalized name itself when unknown."""
     plain = " ".join(name.casefold().split())
     return _SYNONYMS.get(plain, plain)
+
+
+def judged_quantity(name: str) -> str:
+    """The quantity by which rules are chosen; other words for it are those of tables.
+
+    A ``[[triage.limit]]`` applies to the quantity as it is written: its number is in
+    the unit of that sensor.
+    """
+    plain = canonical_quantity(name)
+    if plain in JUDGED:
+        return plain
+    try:
+        form = QUANTITIES[parse_quantity(name)]
+    except FieldError:
+        return plain
+    return form.measures or plain
 
 
 def unit_factor(quantity: str, unit: str | None) -> float | None:

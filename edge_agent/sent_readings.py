@@ -39,11 +39,15 @@ def find_sent_names(sensors: Iterable[_Measuring]) -> dict[str, str]:
     The first gauge is ``rain`` if no sensor has that name. Any other one is a secondary
     value such as ``north/rain``, which the backend stores and does not judge.
     """
-    names, gauges = set(), []
-    for sensor in sensors:
-        names.add(sensor.name)
-        if quantities.canonical_quantity(sensor.quantity) == quantities.RAIN:
-            gauges.append(sensor.name)
+    sensors = tuple(sensors)
+    names = {sensor.name for sensor in sensors}
+    # A gauge under another word for rain comes after those that were always one.
+    gauges = [
+        sensor.name
+        for quantity_of in (quantities.canonical_quantity, quantities.judged_quantity)
+        for sensor in sensors
+        if quantity_of(sensor.quantity) == quantities.RAIN
+    ]
     sent = {name: f"{name}/{GAUGE}" for name in gauges if name != GAUGE}
     if gauges and GAUGE not in names:
         sent[gauges[0]] = GAUGE
@@ -61,7 +65,7 @@ class SentReadings:
         sensors = tuple(sensors)
         self._names: Mapping[str, str] = find_sent_names(sensors)
         self._quantities = {
-            sensor.name: quantities.canonical_quantity(sensor.quantity)
+            sensor.name: quantities.judged_quantity(sensor.quantity)
             for sensor in sensors
         }
 
@@ -79,9 +83,11 @@ class SentReadings:
         for name, value in reason.params.items():
             if isinstance(value, Reason):
                 changed[name] = self.convert_reason(value)
-            elif name in _SENSOR_PARAMS and self._names.get(value) == GAUGE:
-                changed[name] = GAUGE
-        return Reason(reason.code, **{**reason.params, **changed})  # type: ignore[arg-type]  # codes of its own
+            elif name in _SENSOR_PARAMS and isinstance(value, str):
+                sensor, slash, part = value.partition("/")
+                if self._names.get(sensor) == GAUGE:
+                    changed[name] = f"{GAUGE}{slash}{part}"
+        return reason.changed(**changed)
 
     def _convert(self, reading: Reading) -> Reading:
         sensor, slash, part = reading.name.partition("/")

@@ -63,6 +63,7 @@ def find_causes(level: int, reasons: Sequence[Reason]) -> tuple[Cause, ...]:
     has_rain = any(
         CRITERIA_LEVELS.get(each.params.get("criterion", "")) == level
         for reason in reasons
+        if reason.code != ReasonCode.NODE_LEVEL_LOWERED
         for each in iter_chain(reason)
         if each.code == ReasonCode.SOIL_WATER
     )

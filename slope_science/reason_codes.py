@@ -316,7 +316,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _RULES,
         _BECAUSE,
         _optional(_whole("number")),
-        _optional(_whole("level")),  # where the message has a higher one
+        _optional(_whole("level")),  # of all but the first of a message
     ),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
     ReasonCode.AHEAD_FORECAST: (

@@ -98,6 +98,17 @@ _SYNONYMS: Final = {
     "soil_moisture": "moisture",
     "volumetric_water_content": "moisture",
     "wire_cut": WIRE,
+    **dict.fromkeys(("rainfall", "雨量"), RAIN),
+    **dict.fromkeys(
+        (
+            *("displacements", "crack_width", "crack_opening", "extension"),
+            *("変位", "変位量", "伸縮量", "亀裂幅"),
+        ),
+        "displacement",
+    ),
+    **dict.fromkeys(("water_content", "soil_water_content", "体積含水率"), "moisture"),
+    **dict.fromkeys(("pore_water_pressure", "間隙水圧"), "pore_pressure"),
+    **dict.fromkeys(("stream_level", "river_level", "水位"), "water_level"),
 }
 
 

@@ -11,7 +11,7 @@ for rain where the prefecture's are known here (to 1). The node's other reasons 
 theirs.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -221,10 +221,10 @@ class _SensorMessages:
     def until(self, node: str, sensor: str, at_s: float) -> list[Observation]:
         """The last readings of a sensor up to a moment; empty if they are too old."""
         groups = self._groups.get((node, sensor), [])
-        place = bisect_right(groups, at_s, key=_AT) - 1
-        if place < 0 or groups[place][0] < at_s - READING_REACH_S:
-            return []
-        return groups[place][1]
+        first = bisect_left(groups, at_s - READING_REACH_S, key=_AT)
+        last = bisect_right(groups, at_s, key=_AT)
+        found = (_measured(readings) for _, readings in reversed(groups[first:last]))
+        return next(filter(None, found), [])
 
     def after(self, node: str, sensor: str, at_s: float) -> float:
         """Time of the next message with a reading; infinite without one."""
@@ -270,13 +270,19 @@ def _node_level(
         sensors, readings = {_sensor(o.name) for o in group}, list(group)
     else:
         sensor = _sensor(str(named))
-        sensors = {sensor}
-        readings = [o for o in group if _sensor(o.name) == sensor]
+        readings = [o for o in _measured(group) if _sensor(o.name) == sensor]
         readings = readings or past.until(node, sensor, at_s)
+        # without any reading of it, such as of a gauge that earlier versions renamed
+        sensors = {sensor} if readings else {_sensor(o.name) for o in group}
         # a limit may be one of a secondary value, which has flags of its own
         readings = [o for o in readings if o.name == named] or readings
     until_s = min(past.after(node, each, at_s) for each in sensors)
     return NodeLevel(node, at_s, until_s, level, reason, readings)
+
+
+def _measured(group: Iterable[Observation]) -> list[Observation]:
+    """Readings without those that are a text about a sensor, such as its health."""
+    return [o for o in group if o.text is None or o.value is not None]
 
 
 def _sensor(name: str) -> str:

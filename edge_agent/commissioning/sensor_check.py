@@ -187,7 +187,7 @@ def _health(
     last = healths[-1] if healths else None
     if isinstance(last, str) and last.startswith(Health.FLAPS):
         return Health.FLAPS, f"sensor {settings.name} {last}; check its contact"
-    is_wire = quantities.canonical_quantity(settings.quantity) == quantities.WIRE
+    is_wire = quantities.judged_quantity(settings.quantity) == quantities.WIRE
     if is_wire and any(each.value is True for each in shown):
         problem = "reads cut; see whether the wire is whole and connected"
         return Health.DISCONNECTED, f"sensor {settings.name} {problem}"

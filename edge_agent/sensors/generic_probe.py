@@ -111,7 +111,7 @@ class CountingProbeSettings(ScaledSettings):
 
 def adds_up(measures: str, unit: str) -> bool:
     """Whether triage adds up the readings of a quantity in a unit: a depth of rain."""
-    quantity = quantities.canonical_quantity(measures)
+    quantity = quantities.judged_quantity(measures)
     is_depth = quantities.unit_factor(quantity, unit) is not None
     return quantity == quantities.RAIN and is_depth
 

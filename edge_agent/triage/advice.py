@@ -59,9 +59,9 @@ def _unused_rules(
 
 def _unmatched_sensor(sensor: SensorConfig, section: TriageSection) -> Iterator[str]:
     """Sensors without a rule."""
-    quantity = quantities.canonical_quantity(sensor.quantity)
+    quantity = quantities.judged_quantity(sensor.quantity)
     is_limited = any(
-        limit.applies_to(sensor.name, quantity)
+        limit.applies_to(sensor.name, quantities.canonical_quantity(sensor.quantity))
         or (limit.sensor or "").partition("/")[0] == sensor.name
         for limit in section.limit
     )
@@ -103,7 +103,7 @@ def _unsent_rain(sensors: Sequence[SensorConfig]) -> Iterator[str]:
                 "node of its own"
             )
     for sensor in sensors:
-        quantity = quantities.canonical_quantity(sensor.quantity)
+        quantity = quantities.judged_quantity(sensor.quantity)
         if sensor.name == GAUGE and quantity != quantities.RAIN:
             yield f"sensor {GAUGE}: the backend expects rain by this name; rename it"
 

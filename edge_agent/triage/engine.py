@@ -79,7 +79,7 @@ def make_rules(
 
 def find_rule(sensor: SensorDescription) -> str | None:
     """The rule for a sensor's quantity and unit; None when there is none."""
-    quantity = quantities.canonical_quantity(sensor.quantity)
+    quantity = quantities.judged_quantity(sensor.quantity)
     if quantities.unit_factor(quantity, sensor.senml_unit) is None:
         return None
     return RULE_BY_QUANTITY.get(quantity)
@@ -391,14 +391,14 @@ def _hold_times_s(section: TriageSection) -> dict[str, float]:
 
 
 def _stating_levels(found: Sequence[Finding]) -> Iterator[Reason]:
-    """Reasons, highest level first; those of lower levels state their own.
+    """Reasons, highest level first; all but the first state their level.
 
-    The backend may lower the highest one, and then needs the levels of the others.
+    The first one has the level of the message. The backend may lower it, and then needs
+    the levels of the others; without one they are those of an earlier version.
     """
     by_level = sorted(found, key=lambda f: f.level, reverse=True)
-    for finding in by_level:
-        is_highest = finding.level == by_level[0].level
-        yield finding.reason if is_highest else _with_level(finding)
+    for at, finding in enumerate(by_level):
+        yield _with_level(finding) if at else finding.reason
 
 
 def _with_level(finding: Finding) -> Reason:

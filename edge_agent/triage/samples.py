@@ -87,7 +87,7 @@ def _add_main(
     flag = read_flag(reading)
     sample.at_s += reading.time_s
     sample.is_suspect |= flag is Flag.SUSPECT
-    quantity = quantities.canonical_quantity(sensor.quantity)
+    quantity = quantities.judged_quantity(sensor.quantity)
     factor = quantities.unit_factor(quantity, reading.unit) or 1.0
     if is_finite_number(reading.sum):
         sample.sum = reading.sum * factor  # type: ignore[operator]

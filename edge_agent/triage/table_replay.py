@@ -82,7 +82,7 @@ def _matched(each: TableReading, known: Mapping[str, SensorConfig]) -> Reading:
     if sensor is None:
         rule = f"one of the settings' sensors, {', '.join(known)}"
         raise FieldError("sensor", rule, each.sensor, "add it, or rename it")
-    quantity = quantities.canonical_quantity(sensor.quantity)
+    quantity = quantities.judged_quantity(sensor.quantity)
     is_part = form.part is not None or "/" in each.reading.name
     if form.measures is not None and not is_part and form.measures != quantity:
         rule = f"{quantity}, as in the settings of {sensor.name}"

@@ -42,11 +42,20 @@ RETIRE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Lane:
-    """Queue and uplink for one broker; without a known broker ``uplink`` is None."""
+    """Queue and uplink for one broker.
+
+    Attributes:
+        queue: The queue.
+        uplink: The uplink; None without a known broker.
+        thread: Thread of the uplink.
+        moved: Sequence numbers of messages that were moved, and that the uplink still
+            has in flight.
+    """
 
     queue: Queue
     uplink: Uplink | None = None
     thread: threading.Thread | None = None
+    moved: set[int] = field(default_factory=set)
 
     @property
     def is_up(self) -> bool:
@@ -171,7 +180,11 @@ class Egress:
         """
         for broker, is_searched in list(self._leftovers.items()):
             lane = self._lanes[broker]
-            self._move_in_flight(_Move(broker, lane))
+            sent = _Move(broker, lane)
+            self._move_in_flight(sent)
+            if is_searched:
+                sent.refused = None  # logged the first time
+            _log_move(sent)
             if is_searched and lane.is_up:
                 continue
             is_moved = self._move(_Move(broker, lane))
@@ -426,13 +439,12 @@ class Egress:
         with self._lock:
             if self._closed.is_set():
                 return
-            sent = move.lane.uplink.in_flight
+            sent, moved = move.lane.uplink.in_flight, move.lane.moved
+            moved.intersection_update([m.seq for m in sent])
             for priority in LADDER.descending:
-                self._move_leased([m for m in sent if m.priority == priority], move)
-        # What remains is still in flight. A refusal is retried each time, and was
-        # logged with the messages that wait.
-        move.refused = None
-        _log_move(move)
+                batch = [m for m in sent if m.priority == priority]
+                self._move_leased([m for m in batch if m.seq not in moved], move)
+            moved.update({m.seq for m in sent}.difference(move.remaining))
 
     def _move_leased(self, batch: Iterable[QueuedMessage], move: "_Move") -> None:
         by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}

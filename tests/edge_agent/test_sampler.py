@@ -346,6 +346,21 @@ def test_reasons_name_a_gauge_as_its_readings_do() -> None:
 
     assert sent.convert_reason(reason(**names)) == reason("rain", "rain")
     assert sent.convert_reason(reason("rod", "n2 rod")) == reason("rod", "n2 rod")
+    part = reason("gauge/refused", "rod")  # of a limit
+    assert sent.convert_reason(part) == reason("rain/refused", "rod")
+
+
+def test_gauge_under_another_word_comes_after_one_that_measures_rain(
+    tmp_path: Path,
+) -> None:
+    """The first in the file was not the node's gauge in earlier versions."""
+    read = Reading("logger", "mm", 1.0, 5.0), Reading("bucket", "mm", 2.0, 9.0)
+    sensors = sensor_of("雨量", read[0]), sensor_of("rain", read[1])
+
+    assert [each.name for each in as_sent(tmp_path, *sensors)] == [
+        "logger/rain",
+        "rain",
+    ]
 
 
 def test_reasons_of_a_pack_are_sent_with_the_name_of_the_gauge(tmp_path: Path) -> None:

@@ -211,6 +211,32 @@ def test_message_without_its_sensor_is_judged_by_the_last_reading_of_it(
     assert (rows([*pole(0), *rain, *raised])[-1]["level"] or 1) == level
 
 
+@pytest.mark.parametrize("notes", [("stream/health",), ("stream/rule", "soil")])
+def test_text_about_a_sensor_does_not_hide_its_failed_reading(
+    notes: Sequence[str],
+) -> None:
+    """A sensor that fails gives a bad value, and then none."""
+    fail = flagged(Flag.FAIL, "node: failed")
+    bad = [fail(o) for o in sent(3, 4, STREAM_WHY, ("stream", "m", 2.475))]
+    later = [
+        replace(o, unit=None, value=None, text="silent: no answer")
+        if "/" in o.name
+        else o
+        for at, name in enumerate(notes)
+        for o in sent(4 + at, 4, STREAM_WHY, (name, "Cel", 12.0))
+    ]
+    assert (rows([*pole(0), *bad, *later])[-1]["level"] or 1) == 1
+
+
+def test_level_of_an_unknown_sensor_ends_with_the_next_message() -> None:
+    """Earlier versions named a part of a renamed gauge as in the settings."""
+    why = "limit 1: gauge/refused 9 >= 5 for 600 s"
+    values = ("rain", "mm", 0.0), ("rain/refused", "count", 9.0)
+    raised = [*sent(5, 4, why, *values), *sent(25, 1, None, *values)]
+    other = [replace(o, node="n2") for m in range(0, 61, 10) for o in pole(m)]
+    assert [level or 1 for level in levels([*other, *raised])] == [1, 4, 4, 4, 1, 1, 1]
+
+
 @pytest.mark.parametrize(("bad", "level"), [("stage/temp", 1), ("stage", 4)])
 def test_limit_of_a_secondary_value_depends_on_that_value(bad: str, level: int) -> None:
     """The water level failed; its temperature has the limit."""

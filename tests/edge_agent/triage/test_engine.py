@@ -213,7 +213,7 @@ def test_reasons_are_joined_most_serious_first_and_bounded() -> None:
     result = triage.assess([rain(0.0, 0.0), *wires], START_S)
     assert result.why is not None
     assert result.why.startswith("rain: rain soil water index 300.0")
-    assert "; wire: gully-0 is cut" in result.why
+    assert "; wire (level 5): gully-0 is cut" in result.why
     assert len(result.why) <= 200
 
 

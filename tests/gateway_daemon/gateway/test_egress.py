@@ -148,6 +148,7 @@ def test_area_moved_from_a_broker_that_hangs_takes_its_messages_along(
         egress.move_leftovers()
         time.sleep(0.2)
     assert egress.lane_status()[hung].is_up
+    assert queues[new].stats().duplicates == 0, "moved again"
     broker.kill()
     broker.start()
     wait_until(lambda: not queues[hung].ages_s())
