@@ -1,6 +1,7 @@
 """Overlay runners over real brokers."""
 
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -174,6 +175,9 @@ def test_message_that_cannot_be_stored_stays_with_its_publisher(
     for gateway in gateways:
         assert sorted(gateway.received_ids) == sorted(["together", *texts])
         gateway.runner.stop()
+    for thread in threading.enumerate():
+        if thread.name == "overlay":  # it leases from the queue until its end
+            thread.join(10)
     fallback.close()
 
 
