@@ -76,7 +76,8 @@ def judged_quantity(name: str) -> str:
         form = QUANTITIES[parse_quantity(name)]
     except FieldError:
         return plain
-    return form.measures or plain
+    # the total of a gauge is no rain of one reading
+    return plain if form.measures is None or form.is_sum else form.measures
 
 
 def unit_factor(quantity: str, unit: str | None) -> float | None:

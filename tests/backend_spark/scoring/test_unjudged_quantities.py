@@ -137,6 +137,7 @@ def test_such_a_reading_is_not_evaluated(unit: str) -> None:
         ("水位", "water level"),
         ("groundwater level", "groundwater level"),
         ("snow depth", "snow depth"),
+        ("rain_total", "rain_total"),
     ],
 )
 def test_other_words_choose_the_rule_of_a_quantity(word: str, quantity: str) -> None:
