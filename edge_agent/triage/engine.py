@@ -42,7 +42,7 @@ from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english, render_english_list
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, find_restrictions
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
@@ -394,11 +394,17 @@ def _stating_levels(found: Sequence[Finding]) -> Iterator[Reason]:
     """Reasons, highest level first; all but the first state their level.
 
     The first one has the level of the message. The backend may lower it, and then needs
-    the levels of the others; without one they are those of an earlier version.
+    the levels of the others; without one they are those of an earlier version. Assumed
+    criteria are the last of their level, because a message has space for few reasons.
     """
-    by_level = sorted(found, key=lambda f: f.level, reverse=True)
+    by_level = sorted(found, key=lambda f: (-f.level, _is_assumed(f.reason)))
     for at, finding in enumerate(by_level):
         yield _with_level(finding) if at else finding.reason
+
+
+def _is_assumed(reason: Reason) -> bool:
+    """Whether it rests on criteria for which the backend may have the official ones."""
+    return any(code.startswith("assumed") for code in find_restrictions([reason]))
 
 
 def _with_level(finding: Finding) -> Reason:

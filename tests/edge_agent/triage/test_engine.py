@@ -212,8 +212,8 @@ def test_reasons_are_joined_most_serious_first_and_bounded() -> None:
     wires = [wire(is_cut=True, name=gully.name) for gully in GULLIES]
     result = triage.assess([rain(0.0, 0.0), *wires], START_S)
     assert result.why is not None
-    assert result.why.startswith("rain: rain soil water index 300.0")
-    assert "; wire (level 5): gully-0 is cut" in result.why
+    assert result.why.startswith("wire: gully-0 is cut")
+    assert "; wire (level 5): gully-1 is cut" in result.why
     assert len(result.why) <= 200
 
 
