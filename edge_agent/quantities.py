@@ -4,6 +4,8 @@ A driver declares its quantity, or the installer gives one as `measures`; triage
 chooses its rules by it. A quantity that is not listed here is judged by limits only.
 """
 
+from functools import lru_cache
+
 from service_runtime.errors import FieldError
 from spatial_mqtt.reading_quantities import QUANTITIES, parse_quantity
 
@@ -63,6 +65,7 @@ def canonical_quantity(name: str) -> str:
     return _SYNONYMS.get(plain, plain)
 
 
+@lru_cache(maxsize=256)  # once for a sensor, not for each reading
 def judged_quantity(name: str) -> str:
     """The quantity by which rules are chosen; other words for it are those of tables.
 

@@ -428,10 +428,14 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
 }
 """Parameters of each code, in the order in which they are encoded."""
 
-RESTRICTIONS: Final = frozenset({
+ASSUMPTIONS: Final = frozenset({
     ReasonCode.ASSUMED_CRITERIA,
     ReasonCode.ASSUMED_LINE,
     ReasonCode.ASSUMED_CRITERION,
+})
+"""Codes of criteria for rain that are not those of JMA and the prefecture."""
+
+RESTRICTIONS: Final = ASSUMPTIONS | frozenset({
     ReasonCode.UNCONFIRMED,
     ReasonCode.DOUBTFUL_RAIN,
     ReasonCode.SUSPECT_RAIN,

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from conftest import MOSQUITTO, Broker, free_port, wait_until
@@ -103,6 +104,11 @@ class TrustedBroker(Broker):
         )
         self.write()
         self.start()
+
+    def renewing(self, name: str, renewed: Path) -> TlsFiles:
+        """TLS settings of a name that renews at a signer at this broker."""
+        files = self.authority.files(name)
+        return replace(files, renewed=str(renewed), signer=f"mqtts://{self.nodes}")
 
     def copy_certificate(self, made: TlsFiles) -> None:
         """Copy the broker's own certificate and key."""

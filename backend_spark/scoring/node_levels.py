@@ -24,7 +24,7 @@ from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding
 from slope_science.quality import Flag
-from slope_science.reason_codes import ReasonCode
+from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
 from slope_science.reasons import Reason
 
 DEFAULT_HOLD_S: Final = 3600.0
@@ -35,12 +35,6 @@ READING_REACH_S: Final = 3600.0
 
 Each pass reads more than this before the first step that it scores.
 """
-
-ASSUMED_CODES: Final = frozenset({
-    ReasonCode.ASSUMED_CRITERIA,
-    ReasonCode.ASSUMED_LINE,
-    ReasonCode.ASSUMED_CRITERION,
-})
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ class NodeLevel:
         basis = _within(self.reason, "basis")
         if (
             isinstance(basis, Reason)
-            and basis.code in ASSUMED_CODES
+            and basis.code in ASSUMPTIONS
             and not criteria.assumed
         ):
             return LOWEST, (basis,)
@@ -130,17 +124,13 @@ def find_node_levels(observations: Iterable[Observation]) -> list[NodeLevel]:
     for o in readings:
         if o.node in nodes:
             messages.setdefault((o.node, o.boot, o.seq), []).append(o)
-    past = _SensorMessages()
-    for group in messages.values():
-        past.add(group)
-    past.sort()
+    past = _SensorMessages(messages.values())
     return [
-        found
+        _node_level(group, level, reason, past)
         for group in messages.values()
         if group[0].priority >= WARNING
         for level, reason in _reasons_of_rules(group[0])
         if level >= WARNING
-        for found in [_node_level(group, level, reason, past)]
     ]
 
 
@@ -201,22 +191,20 @@ def _with_confirmation(reason: Reason, by: str) -> Reason:
 class _SensorMessages:
     """Messages by node and sensor, each with its newest time and its readings."""
 
-    def __init__(self) -> None:
+    def __init__(self, messages: Iterable[Sequence[Observation]]) -> None:
         self._groups: dict[tuple[str, str], list[tuple[float, list[Observation]]]] = {}
+        for group in messages:
+            self._add(group)
+        for groups in self._groups.values():
+            groups.sort(key=lambda each: (each[0], each[1][0].boot, each[1][0].seq))
 
-    def add(self, group: Sequence[Observation]) -> None:
-        """Add the readings of a message."""
+    def _add(self, group: Sequence[Observation]) -> None:
         at_s, by_sensor = max(o.at_s for o in group), dict[str, list[Observation]]()
         for o in group:
             by_sensor.setdefault(_sensor(o.name), []).append(o)
         for sensor, readings in by_sensor.items():
             key = group[0].node, sensor
             self._groups.setdefault(key, []).append((at_s, readings))
-
-    def sort(self) -> None:
-        """Sort by time, which `until` and `after` need."""
-        for groups in self._groups.values():
-            groups.sort(key=lambda each: (each[0], each[1][0].boot, each[1][0].seq))
 
     def until(self, node: str, sensor: str, at_s: float) -> list[Observation]:
         """The last readings of a sensor up to a moment; empty if they are too old."""
@@ -241,11 +229,9 @@ def _reasons_of_rules(first: Observation) -> Iterator[tuple[int, Reason]]:
 
     Other messages of these priorities, such as safe mode, have none.
     """
-    is_first = True
-    for reason in first.level_reasons:
-        if ReasonCode.RULE in _codes(reason):
-            yield (first.priority if is_first else _later_level(first, reason)), reason
-            is_first = False
+    reasons = (r for r in first.level_reasons if ReasonCode.RULE in _codes(r))
+    for at, reason in enumerate(reasons):
+        yield (_later_level(first, reason) if at else first.priority), reason
 
 
 def _later_level(first: Observation, reason: Reason) -> int:

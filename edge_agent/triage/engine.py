@@ -40,7 +40,7 @@ from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.stored_values import Json
 from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import SoilWater
-from slope_science.reason_codes import ReasonCode
+from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
 from slope_science.reason_text import render_english, render_english_list
 from slope_science.reasons import Reason, find_restrictions
 from spatial_mqtt.announcements import CriteriaNotice
@@ -404,7 +404,7 @@ def _stating_levels(found: Sequence[Finding]) -> Iterator[Reason]:
 
 def _is_assumed(reason: Reason) -> bool:
     """Whether it rests on criteria for which the backend may have the official ones."""
-    return any(code.startswith("assumed") for code in find_restrictions([reason]))
+    return not ASSUMPTIONS.isdisjoint(find_restrictions([reason]))
 
 
 def _with_level(finding: Finding) -> Reason:

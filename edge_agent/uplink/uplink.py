@@ -221,7 +221,7 @@ class Uplink:
 
     @property
     def in_flight(self) -> list[QueuedMessage]:
-        """Messages that were sent and are still in the queue."""
+        """Messages that the link keeps leased, see `InFlight.messages`."""
         return self._in_flight.messages()
 
     @property

@@ -17,9 +17,10 @@ from edge_agent.sent_readings import SentReadings
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
-from slope_science.causes import Cause, find_causes
+from slope_science.causes import Cause, find_causes, iter_chain
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import reason_from_json, reason_to_json
 from spatial_mqtt.senml import Reading
 from tests.triage_readings import START_S
@@ -41,36 +42,58 @@ class Probe:
         return self.unit
 
 
-def levels_of(
-    probe: Probe, values: Sequence[float | bool], section: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Rows of the cell for a probe that is read every ten minutes."""
-    triage = Triage([probe], build_settings(TriageSection, section or {}))
-    sent, found = SentReadings([probe]), []
-    for seq, value in enumerate(values):
+class SlopeNode:
+    """A node's rules, and what it has sent, as readings in silver.
+
+    Attributes:
+        triage: Its rules.
+        result: Their last result.
+    """
+
+    result: TriageResult
+
+    def __init__(self, *probes: Probe, **section: object) -> None:
+        self.triage = Triage(probes, build_settings(TriageSection, section))
+        self._sent = SentReadings(probes)
+        self._observations: list[Observation] = []
+
+    def send(self, seq: int, *readings: Reading) -> None:
+        """Judge and send readings; messages are ten minutes apart."""
         at_s = START_S + seq * 600
-        reading = Reading(probe.name, probe.unit, value)
-        result = triage.assess([reading], at_s)
-        codes = [reason_to_json(sent.convert_reason(r)) for r in result.reasons]
-        for each in sent.convert([reading]):
+        self.result = self.triage.assess(readings, at_s)
+        reasons = map(self._sent.convert_reason, self.result.reasons)
+        codes = [reason_to_json(reason) for reason in reasons]
+        for each in self._sent.convert(readings):
             number = each.value
             assert isinstance(number, bool | float)
-            is_bool = isinstance(number, bool)
-            found.append(
+            self._observations.append(
                 Observation(
                     *(at_s, "n1", each.name, each.unit, float(number)),
-                    text=str(number).lower() if is_bool else None,
+                    text=str(number).lower() if isinstance(number, bool) else None,
                     received_us=int(at_s + 1) * 1_000_000,
                     boot="b",
                     seq=seq,
-                    priority=result.priority,
-                    level_why=result.why,
+                    priority=self.result.priority,
+                    level_why=self.result.why,
                     level_codes=codes,
                 )
             )
-    table = make_levels_table("c", score_cell(found, RULES).rows)
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+
+    def rows(self, rules: CellRules = RULES) -> list[dict[str, Any]]:
+        """Rows of the node's cell."""
+        table = make_levels_table("c", score_cell(self._observations, rules).rows)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+def levels_of(
+    probe: Probe, values: Sequence[float | bool], **section: object
+) -> list[dict[str, Any]]:
+    """Rows of the cell for a probe that is read every ten minutes."""
+    node = SlopeNode(probe, **section)
+    for seq, value in enumerate(values):
+        node.send(seq, Reading(probe.name, probe.unit, value))
+    return node.rows()
 
 
 GROWS = [float(seq * 5) for seq in range(40)]
@@ -113,7 +136,7 @@ def test_judged_quantity_has_a_level(quantity: str, unit: str) -> None:
 def test_limit_of_the_node_on_such_a_probe_raises_the_cell(unit: str) -> None:
     """Limits of a reading in that unit, such as 800 hPa of the air, do not lower it."""
     limit = {"sensor": "probe", "above": 150.0, "level": 4}
-    rows = levels_of(Probe("probe", "suction", unit), GROWS, {"limit": [limit]})
+    rows = levels_of(Probe("probe", "suction", unit), GROWS, limit=[limit])
 
     assert rows[-1]["level"] == 4
     assert rows[-1]["reasons"][0].startswith("n1 judged level 4: ")
@@ -159,48 +182,35 @@ def test_limit_of_a_quantity_applies_to_the_word_of_its_sensor() -> None:
     assert section.limit[0].find_problems([stage, brook]) == []
 
 
-def observed(
-    triage: Triage, seq: int, *values: tuple[str, str, float]
-) -> tuple[TriageResult, list[Observation]]:
-    """Result of a node's rules, and the readings of its message in silver."""
-    at_s = START_S + seq * 600
-    result = triage.assess([Reading(*value) for value in values], at_s)
-    codes = [reason_to_json(reason) for reason in result.reasons]
-    return result, [
-        Observation(
-            *(at_s, "n1", *value),
-            received_us=int(at_s + 1) * 1_000_000,
-            boot="b",
-            seq=seq,
-            priority=result.priority,
-            level_why=result.why,
-            level_codes=codes,
-        )
-        for value in values
-    ]
-
-
-@pytest.mark.parametrize(("level", "rain_mm"), [(3, 4.0), (4, 12.0), (5, 12.0)])
+@pytest.mark.parametrize("level", [3, 4, 5])
+@pytest.mark.parametrize(
+    ("gauge", "stream"),
+    [("rain", "stream"), ("rain-gauge-upper", "water-level-bridge-1")],
+)
 def test_stream_keeps_the_level_of_the_rain_that_is_lowered(
-    level: int, rain_mm: float
+    level: int, gauge: str, stream: str
 ) -> None:
-    """The node's criteria are assumed; both reasons have the same level."""
-    gauge, stream = Probe("rain", "rain", "mm"), Probe("stream", "water level", "m")
-    limit = {"sensor": "stream", "above": 2.0, "level": level}
-    section = build_settings(TriageSection, {"limit": [limit]})
-    triage, readings, rises = Triage([gauge, stream], section), [], False
+    """Both have the same level, and long names leave no space for both reasons."""
+    probes = Probe(gauge, "rain", "mm"), Probe(stream, "water level", "m")
+    limit = {"sensor": stream, "above": 2.0, "level": level, "for_s": 600}
+    node, rises, is_high = SlopeNode(*probes, limit=[limit]), False, False
+    rain_mm = 4.0 if level == 3 else 12.0
     for seq in range(60):
-        values = ("rain", "mm", rain_mm), ("stream", "m", 2.4 if rises else 1.0)
-        result, sent = observed(triage, seq, *values)
-        readings += sent
-        if rises and len(result.reasons) > 1:
+        stage = Reading(stream, "m", 2.475 if rises else 1.0)
+        node.send(seq, Reading(gauge, "mm", rain_mm), stage)
+        is_high = any(
+            each.code == ReasonCode.LIMIT
+            for reason in node.result.reasons
+            for each in iter_chain(reason)
+        )
+        if is_high:
             break
-        rises |= result.level == level
-    assert result.level == level
-    assert len(result.reasons) > 1
+        rises |= node.result.level == level
+    assert is_high
+    assert node.result.level == level
+    assert len(node.result.reasons) > 1 or gauge != "rain"
 
-    rules = CellRules(Criteria(900.0, 800.0, 999.0, assumed=False))
-    row = make_levels_table("c", score_cell(readings, rules).rows).to_pylist()[-1]
+    row = node.rows(CellRules(Criteria(900.0, 800.0, 999.0, assumed=False)))[-1]
     assert row["level"] == level
     reasons = [reason_from_json(code) for code in row["reason_codes"]]
     assert find_causes(level, reasons) == (Cause.LIMIT,)

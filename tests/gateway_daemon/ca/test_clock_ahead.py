@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,15 +46,9 @@ def broker(authority: IssuingAuthority, make_trusted: Make) -> TrustedBroker:
 
 
 @pytest.fixture
-def node(
-    broker: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
-) -> TlsFiles:
+def node(broker: TrustedBroker, tmp_path: Path) -> TlsFiles:
     """TLS settings of n1."""
-    return replace(
-        authority.files("n1"),
-        renewed=str(tmp_path / "renewed.pem"),
-        signer=f"mqtts://{broker.nodes}",
-    )
+    return broker.renewing("n1", tmp_path / "renewed.pem")
 
 
 @contextmanager

@@ -54,15 +54,9 @@ CELL = "/3/1/1/2"
 
 
 @pytest.fixture
-def node(
-    signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
-) -> TlsFiles:
+def node(signer: TrustedBroker, tmp_path: Path) -> TlsFiles:
     """TLS settings of node n1."""
-    return replace(
-        authority.files("n1"),
-        renewed=str(tmp_path / "renewed.pem"),
-        signer=f"mqtts://{signer.nodes}",
-    )
+    return signer.renewing("n1", tmp_path / "renewed.pem")
 
 
 def days_left(path: str | None) -> float:
@@ -198,11 +192,8 @@ def test_short_lived_certificate_is_renewed_and_then_expires(
     signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path, join: Join
 ) -> None:
     """A certificate of 25 s is renewed while valid and refused afterwards."""
-    files = replace(
-        authority.issue("node", "n3", CELL, life_s=25.0),
-        renewed=str(tmp_path / "n3.pem"),
-        signer=f"mqtts://{signer.nodes}",
-    )
+    authority.issue("node", "n3", CELL, life_s=25.0)
+    files = signer.renewing("n3", tmp_path / "n3.pem")
     ends_s = read_certificate_end(files.certificate or "").timestamp()
     renew_if_due(files, time.time(), is_forced=True)
     wait_until(lambda: time.time() > ends_s + 1.5)
