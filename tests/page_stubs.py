@@ -83,11 +83,21 @@ done
 """
 
 SCP = """
-# The file must exist, and the remote folder must be one of ours.
+# The file must exist; it is copied below this machine's /tmp, as the other machine's.
 test -f "$1"
-case $2 in *:*/var/gateway/updates/*.update) exit 0;; esac
+case $2 in *:/tmp/*.update) cp "$1" "$UNITS/${2##*/}"; exit 0;; esac
 echo "not ours: $2" >&2
 exit 1
+"""
+
+SSH = """
+# Checks `install`: the copied file, our user, and the folder of a gateway.
+[ "$1" = -t ] && [ "$3" = sudo ] && [ "$4" = install ] || { echo "not ours: $*" >&2; exit 1; }
+case "$*" in
+  *" -o yamamori -g yamamori -m 600 -t "*"/var/gateway/updates /tmp/"*) ;;
+  *) echo "not ours: $*" >&2; exit 1;;
+esac
+test -f "$UNITS/$(basename "${@: -1}")"
 """
 
 SPARK_CLASS = """
@@ -105,6 +115,7 @@ STUBS = {
     "pip": PIP,
     "python3": PYTHON3,
     "scp": SCP,
+    "ssh": SSH,
     "spark-class": SPARK_CLASS,
 }
 """Bash scripts by the name of the program."""
