@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from backend_spark.config import ConsoleSection
 from backend_spark.console.audit_log import Journal
+from backend_spark.console.database_files import is_damage
 from backend_spark.console.events import EventBook, EventState
 from backend_spark.console.notifications import channels
 from backend_spark.console.notifications.channels import DeliveryError, Message
@@ -263,8 +264,10 @@ class NotificationSender:
             if not is_begun or (not problem and len(part) == len(batch)):
                 self._sent_s[target] = ended_s
             self._end(part, problem, None if is_begun else began_s, ended_s)
-        except Exception:
-            log.exception("delivery to %s failed; it is repeated", target.rule)
+        except Exception as error:
+            # A loop of the console reports a damaged database, and ends it.
+            failed = "delivery to %s failed; it is repeated: %r"
+            log.warning(failed, target.rule, error, exc_info=not is_damage(error))
         finally:
             with self._lock:
                 self._busy.discard(target)

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,7 @@ def test_damage_ends_a_running_console_with_file_and_remedy(
     assert program.returncode == EXIT_USAGE_DATA, lines
     assert f"{path} must be an intact database, got" in lines[-1]
     assert f"copy data/console/{path.name} of the newest backup" in lines[-1]
-    assert not [each for each in lines if "Traceback" in each]
+    assert "Traceback" not in written(used), written(used)
 
 
 def test_request_that_meets_damage_names_file_and_remedy(
@@ -191,6 +191,25 @@ def test_request_that_meets_damage_names_file_and_remedy(
         assert client.get("/api/cells").status_code == 200
     assert f"requests of /api/notes: {path} must be an intact" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_delivery_that_meets_damage_logs_one_line(
+    used: Workspace, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loops report the file and the remedy, and end the console."""
+    services = make_test_services(used, clock, RULE)
+    services.refresh()
+    sender = services.notifications
+    damage(used.data / "console/journal.sqlite", "pages")
+    clock.now_s += 300.0  # the next attempt is due
+    with suppress(sqlite3.DatabaseError):
+        sender.step()
+    wait_until(lambda: not sender.is_busy())
+    sender.close()
+    failed = [each for each in caplog.records if "it is repeated" in each.message]
+    assert failed
+    assert not any(each.exc_info for each in failed)
+    assert "malformed" in failed[0].message
 
 
 def test_sessions_that_become_damaged_are_set_aside(
