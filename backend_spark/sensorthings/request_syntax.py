@@ -68,7 +68,7 @@ class QueryOptions:
         skip: Entities to leave out before it.
         count: Whether the number of all entities is wanted.
         token: Where the page before ended, for readings.
-        raw: The options as in the request, for links to the next page.
+        raw: The options as in the request.
     """
 
     condition: Expression | None = None
@@ -80,6 +80,23 @@ class QueryOptions:
     count: bool = False
     token: str | None = None
     raw: tuple[tuple[str, str], ...] = ()
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Names and values of the options, for links.
+
+        What is expanded may come from several parts of the request, so that it is not
+        in `raw`.
+        """
+        given = [pair for pair in self.raw if pair[0] != "$expand"]
+        if self.expand:
+            given.append(("$expand", ",".join(map(_item_text, self.expand.items()))))
+        return given
+
+
+def _item_text(item: tuple[str, QueryOptions]) -> str:
+    name, options = item
+    inner = ";".join(map("=".join, options.pairs()))
+    return f"{name}({inner})" if inner else name
 
 
 def parse_options(pairs: Iterable[tuple[str, str]]) -> QueryOptions:
@@ -171,7 +188,7 @@ def _sort_key(text: str) -> SortKey:
 def _expand(text: str, depth: int) -> dict[str, QueryOptions]:
     if not text.strip():
         return {}
-    if depth == MAX_EXPAND_DEPTH:
+    if depth >= MAX_EXPAND_DEPTH:
         rule = f"nested at most {MAX_EXPAND_DEPTH} deep"
         raise StandardsRequestError("$expand", rule, text)
     found: dict[str, QueryOptions] = {}
@@ -183,9 +200,10 @@ def _expand(text: str, depth: int) -> dict[str, QueryOptions]:
 
 def _expand_item(text: str, depth: int) -> tuple[list[str], QueryOptions]:
     """Path of relations, and the options in parentheses after it."""
-    path, has_options, rest = text.partition("(")
+    names, has_options, rest = text.partition("(")
+    path = names.strip().split("/")
     if not has_options:
-        return path.strip().split("/"), QueryOptions()
+        return path, QueryOptions()
     if not rest.endswith(")"):
         raise StandardsRequestError("$expand", "closed with a parenthesis", text)
     pairs = []
@@ -194,7 +212,7 @@ def _expand_item(text: str, depth: int) -> tuple[list[str], QueryOptions]:
         if not has_value:
             raise StandardsRequestError("$expand", "options such as $top=5", part)
         pairs.append((name, value))
-    return path.strip().split("/"), _parse(pairs, depth + 1)
+    return path, _parse(pairs, depth + len(path))
 
 
 def _merge(

@@ -219,6 +219,7 @@ class EntityAnswer:
         if rest and rest[0].name != "$ref":
             raise _missing(rest[0].name)
         if rest:
+            found = replace(found, link=f"{found.link}/$ref")
             options = replace(options, select=("@iot.selfLink",), expand={})
         page = self._page(found, options)
         if not page["value"] and "@iot.nextLink" in page:
@@ -352,7 +353,7 @@ class EntityAnswer:
     def _inner_page(self, found: Collection, options: QueryOptions) -> Entity:
         """A page inside of an entity: only a link to it where the work is used up."""
         if found.records is None and self.budget.is_over():
-            query = urlencode(options.raw, safe=_SAFE, quote_via=quote)
+            query = urlencode(options.pairs(), safe=_SAFE, quote_via=quote)
             return {"value": [], "@iot.nextLink": f"{found.link}?{query}".rstrip("?")}
         return self._page(found, options)
 
@@ -365,7 +366,7 @@ _SAFE: Final = "$,;()'/=:@"
 
 def _next_link(link: str, options: QueryOptions, name: str, value: str) -> str:
     """Address of the next page: the same options, from another place on."""
-    given = [pair for pair in options.raw if pair[0] not in {"$skip", "$skiptoken"}]
+    given = [p for p in options.pairs() if p[0] not in {"$skip", "$skiptoken"}]
     query = urlencode([*given, (name, value)], safe=_SAFE, quote_via=quote)
     return f"{link}?{query}"
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 import frost_sta_client as frost
 import httpx
@@ -240,6 +240,30 @@ def ask_readings(
         return found
 
     return ask
+
+
+def test_links_to_next_pages_keep_what_is_expanded(tmp_path: Path) -> None:
+    """Given as a path, or in several parts; references stay references."""
+    ask = ask_readings(tmp_path, [{"name": name, "value": 1.0} for name in "abc"])
+
+    def follow(link: str) -> list[dict[str, Any]]:
+        path, _, query = link.removeprefix("http://x/").partition("?")
+        options = {name[1:]: value for name, value in parse_qsl(query)}
+        page = ask(unquote(path), **options)
+        more = page.get("@iot.nextLink")
+        return page["value"] + (follow(more) if more else [])
+
+    for text in (
+        "Datastreams($top=1),Datastreams/Observations",
+        "Datastreams/Observations,Datastreams($top=1;$expand=Thing)",
+        "Datastreams($top=1;$expand=Thing),Datastreams/Observations($count=true)",
+    ):
+        thing = ask("Things('n1')", expand=text)
+        streams = thing["Datastreams"] + follow(thing["Datastreams@iot.nextLink"])
+        assert [len(each["Observations"]) for each in streams] == [1, 1, 1]
+        assert all(("Thing" in each) is ("Thing" in text) for each in streams)
+    references = follow("http://x/Things('n1')/Datastreams/$ref?$top=1")
+    assert [set(each) for each in references] == [{"@iot.selfLink"}] * 3
 
 
 def test_property_says_where_the_counter_is(tmp_path: Path) -> None:

@@ -153,10 +153,41 @@ def test_expand_is_parsed_with_its_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "inner"),
+    [
+        ("Datastreams/Observations", "Observations"),
+        (
+            "Datastreams($expand=Thing;$top=2),Datastreams/Observations($top=1)",
+            "Thing,Observations($top=1)",
+        ),
+        (
+            "Datastreams/Observations($filter=result gt 1;$top=3),Datastreams/Thing",
+            "Observations($filter=result gt 1;$top=3),Thing",
+        ),
+        (
+            "Datastreams/Thing/Locations,Datastreams($top=2)",
+            "Thing($expand=Locations)",
+        ),
+    ],
+)
+def test_link_to_an_expanded_relation_has_all_that_is_expanded_in_it(
+    text: str, inner: str
+) -> None:
+    """Also where that was a path, or several parts of the request."""
+    streams = parse_options([("$expand", text)]).expand["Datastreams"]
+    pairs = streams.pairs()
+
+    assert dict(pairs)["$expand"] == inner
+    assert dict(pairs).get("$top") == ("2" if "$top=2" in text else None)
+    assert parse_options(pairs).pairs() == pairs
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("$expand", "/".join(["Datastreams", "Thing"] * 4)),
         ("$expand", "A($expand=B($expand=C($expand=D($expand=E))))"),
+        ("$expand", "A/B/C($expand=D/E)"),
         ("$expand", ",".join(f"R{n}" for n in range(30))),
         ("$expand", "Datastreams($top=1"),
         ("$expand", "Datastreams($top)"),
