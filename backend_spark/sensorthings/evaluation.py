@@ -104,9 +104,9 @@ def _applied(work: Callable[..., Any], values: list[Any]) -> Any:  # noqa: ANN40
         return None
     try:
         return work(*values)
-    except (TypeError, ValueError, ArithmeticError, AttributeError):
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
         return None  # a value of another type is unknown here
-    except shapely.errors.GEOSException:
+    except shapely.errors.ShapelyError:
         return None
 
 

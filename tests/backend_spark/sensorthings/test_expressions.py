@@ -23,6 +23,8 @@ ENTITY: dict[tuple[str, ...], Any] = {
     ("phenomenonTime",): "2026-10-26T07:40:00.000Z",
     ("span",): "2026-10-25T00:00:00Z/2026-10-26T00:00:00Z",
     ("location",): {"type": "Point", "coordinates": [133.5, 33.5]},
+    ("properties",): {"cell": "3551e244"},
+    ("sketch",): {"type": "Blob", "coordinates": [1, 2]},
     ("Datastreams", "name"): ["rain", "tilt/x"],
 }
 
@@ -62,6 +64,8 @@ FALSE = (
     "result eq '4.5'",
     "Datastreams/name eq 'wire'",
     "st_within(name, geography'POINT(1 1)')",
+    "geo.intersects(properties, geography'POINT(0 0)')",
+    "geo.distance(sketch, geography'POINT(0 0)') ge 0",
     "result div 0 gt 1",
     "date(phenomenonTime) eq 2026-10-25",
     "date(phenomenonTime) ne 2026-10-26",
