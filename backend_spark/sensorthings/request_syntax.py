@@ -16,6 +16,7 @@ from backend_spark.sensorthings.expressions import (
     parse_expression,
     unquote_text,
 )
+from backend_spark.tables.time_walk import WalkPosition
 
 MAX_TOP: Final = 1000
 """Entities of one page; a larger ``$top`` gives pages of this size."""
@@ -27,7 +28,6 @@ MAX_EXPANDS: Final = 20
 
 MAX_ORDERS: Final = 5
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
-_TOKEN: Final = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,9}")
 _OPTIONS: Final = (
     "$filter",
     "$expand",
@@ -161,8 +161,8 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def _token(text: str | None) -> str | None:
-    if text is not None and not _TOKEN.fullmatch(text):
-        raise StandardsRequestError("$skiptoken", "that of a link to a next page", text)
+    if text is not None:
+        WalkPosition.parse(text, "$skiptoken")
     return text
 
 

@@ -6,6 +6,7 @@ continues it. So neither years of rows nor a rare condition fill the memory or k
 processor.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ _FIRST_TIME: Final = datetime(1678, 1, 1, tzinfo=UTC)
 _LAST_TIME: Final = datetime(2261, 12, 31, tzinfo=UTC)
 """Limits of a time with nanoseconds, as the queries have."""
 
+_POSITION: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,9})")
 _TICK: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,18 +47,25 @@ class WalkPosition:
     seen: int
 
     @classmethod
-    def parse(cls, text: str) -> "WalkPosition":
+    def parse(cls, text: str, field: str = "position") -> "WalkPosition":
         """Parse the text of a position.
+
+        Args:
+            text: The text.
+            field: Name of the option that holds it.
 
         Raises:
             StandardsRequestError: It is none.
         """
-        at_us, _, seen = text.partition(".")
+        match = _POSITION.fullmatch(text)
+        rule = "that of a link to a next page"
+        if match is None:
+            raise StandardsRequestError(field, rule, text)
         try:
-            return cls(_EPOCH + timedelta(microseconds=int(at_us)), int(seen))
-        except (ValueError, OverflowError) as error:
-            rule = "the position in a link to a next page"
-            raise StandardsRequestError("position", rule, text) from error
+            at = _EPOCH + timedelta(microseconds=int(match[1]))
+        except OverflowError as error:
+            raise StandardsRequestError(field, rule, text) from error
+        return cls(at, int(match[2]))
 
     def __str__(self) -> str:
         """Unix time in microseconds, a point, and the rows behind."""

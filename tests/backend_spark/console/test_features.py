@@ -228,6 +228,8 @@ def test_history_by_time_and_page(client: httpx.Client, more: dict[str, str]) ->
         "datetime=2026-10-27T00:00:00Z/2026-10-26T00:00:00Z",
         "datetime=0001-01-01T00:00:00%2B14:00",
         "start=x",
+        "start=1793000400000000.-5",
+        f"start=1793000400000000.{2**63}",
         "f=html",
     ],
 )

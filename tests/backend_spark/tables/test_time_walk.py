@@ -105,7 +105,21 @@ def test_rows_to_leave_out(tables: DeltaTables) -> None:
     assert page.rows[0]["at"] == BEGIN + timedelta(days=DAYS - 2)
 
 
-@pytest.mark.parametrize("text", ["", "x.1", "9" * 18 + ".1", "1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x.1",
+        "9" * 18 + ".1",
+        "1",
+        "1.-5",
+        "1.1_0",
+        "1.1 ",
+        "1.\u0661",
+        f"1.{2**63}",
+        "9" * 5000 + ".1",
+    ],
+)
 def test_invalid_position_is_refused(text: str) -> None:
     """It may come from anyone."""
     with pytest.raises(StandardsRequestError, match="position"):
@@ -115,7 +129,7 @@ def test_invalid_position_is_refused(text: str) -> None:
 @pytest.mark.parametrize("year", [1, 2023, 9999])
 def test_position_outside_of_the_table(tables: DeltaTables, year: int) -> None:
     """Begins at its end, and reads no time that SQL cannot hold."""
-    start = WalkPosition(BEGIN.replace(year=year), 10**9)
+    start = WalkPosition(BEGIN.replace(year=year), 10**9 - 1)
     page = TimeWalk(tables, lambda: False).read_page(query(), 5, start=str(start))
 
     assert len(page.rows) <= 5
