@@ -19,6 +19,7 @@ from service_runtime.machine_check import (
     are_well,
     check_machine,
     format_findings,
+    mend,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
@@ -69,6 +70,7 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
         ok(f"{config_path}: settings are valid"),
         *check_machine(needs, os.environ, datetime.now(UTC)),
         *_check_files(settings, chosen, user),
+        *(_check_sender(settings.console.sender) if "console" in chosen else ()),
     ]
     click.echo(format_findings(findings, as_json=as_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
@@ -94,6 +96,21 @@ def _check_files(
         yield from user.check_tls(settings.tls)
         yield from user.check_file("notify.key_file", key_file)
         yield from user.check_file("console.accounts", accounts)
+
+
+def _check_sender(sender: str) -> Iterator[MachineFinding]:
+    """Check the sender of CAP drafts.
+
+    With a wrong one drafts are refused, but levels are shown and alarms given. The
+    settings are therefore valid: every service of the backend reads them.
+    """
+    try:
+        from backend_spark.exports import cap  # noqa: PLC0415 - needs libraries
+    except ImportError:
+        return  # the libraries that are missing are among the findings
+    if not cap.is_sender(sender):
+        rule = f"be {cap.SENDER_RULE}"
+        yield mend("console.sender", rule, sender, cap.SENDER_REMEDY)
 
 
 def _mend(problem: Problem) -> MachineFinding:

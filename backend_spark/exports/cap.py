@@ -29,9 +29,16 @@ JAPAN: Final = timezone(timedelta(hours=9))
 VALIDITY: Final = timedelta(hours=1)
 """Validity of a level; a newer message is expected before it ends."""
 
+SENDER_RULE: Final = "a name without blanks, commas, < and &"
+SENDER_REMEDY: Final = "give an address such as bosai@city.example"
 _PLAIN: Final = re.compile(r"[^\s,<&]+")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 """Characters that XML 1.0 forbids; a node's name may contain them."""
+
+
+def is_sender(text: str) -> bool:
+    """Whether a text can be the sender of messages: it keeps `SENDER_RULE`."""
+    return _PLAIN.fullmatch(text) is not None
 
 
 class CapStatus(StrEnum):
@@ -99,10 +106,8 @@ class CapHeader:
 
     def __post_init__(self) -> None:
         """Check the sender and the references."""
-        if not _PLAIN.fullmatch(self.sender):
-            rule = "a name without blanks, commas, < and &"
-            remedy = "give an address such as bosai@city.example"
-            raise ExportError("--sender", rule, self.sender, remedy)
+        if not is_sender(self.sender):
+            raise ExportError("--sender", SENDER_RULE, self.sender, SENDER_REMEDY)
         if self.is_cancel and not self.replaces:
             rule = "the message to cancel"
             raise ExportError("--cancels", rule, "none", "give the file that was sent")

@@ -350,3 +350,23 @@ def test_accounts_of_the_console_are_read(machine: CheckedMachine) -> None:
     _, lines = machine.check("backend_spark", settings, "console")
 
     assert any(line.startswith(f"MEND  {accounts} line 1") for line in lines)
+
+
+def test_sender_of_cap_messages_is_checked(machine: CheckedMachine) -> None:
+    """The console starts with a wrong one: only the drafts are refused."""
+    for sender, is_wrong in (
+        ("bosai city, <1>", True),
+        ("bosai@city.example", False),
+        ("https://city.example/bosai", False),
+    ):
+        settings = BACKEND + f'sender = "{sender}"\n'
+        _, lines = machine.check("backend_spark", settings, "console")
+        found = [line for line in lines if "console.sender" in line]
+        assert any("settings are valid" in line for line in lines)
+        wanted = (
+            "MEND  console.sender must be a name without blanks, commas, < and &, got "
+            f"'{sender}'; give an address such as bosai@city.example"
+        )
+        assert found == ([wanted] if is_wrong else [])
+    _, lines = machine.check("backend_spark", BACKEND + 'sender = ""\n', "ingest")
+    assert not any("console.sender" in line for line in lines)

@@ -55,7 +55,8 @@ def feed(request: Request, services: Services) -> Response:
     return Response(content, headers=_HEADERS, media_type=ATOM_TYPE)
 
 
-@router.get(f"{ROOT}/{{identifier}}.xml", dependencies=[Depends(client)])
+# A path, because the sender in an identifier may be a URL.
+@router.get(f"{ROOT}/{{identifier:path}}.xml", dependencies=[Depends(client)])
 def message(identifier: str, services: Services) -> Response:
     """One message."""
     content = services.standards.cap_messages.read(identifier)

@@ -96,6 +96,19 @@ def test_draft_is_updated_and_cancelled(
     assert {each["who"] for each in view["messages"]} == {"a-analyst"}
 
 
+def test_messages_of_a_sender_with_slashes_can_be_fetched(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """Their identifiers contain it, as CAP allows."""
+    sender = "https://city.example/bosai"
+    client = open_app(workspace.with_accounts() + f'\nsender = "{sender}"')
+    answer = make(client, "Alert", log_in(client, "a-analyst"), clock)
+    assert answer.status_code == 200, answer.text
+    (found,) = messages(client)
+
+    assert found.findtext(f"{CAP}sender") == sender
+
+
 def test_message_that_does_not_fit_is_refused(
     open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
