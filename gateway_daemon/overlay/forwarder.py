@@ -182,7 +182,7 @@ class Forwarder(Generic[K]):
         self, sender: K, packet: ForwarderPacket[K], now_s: float
     ) -> list[ForwarderAction[K]]:
         """Process a packet of another node."""
-        self._suspects.pop(sender, None)
+        self.mark_alive(sender)
         match packet:
             case MessageCopy():
                 return self._on_copy(sender, packet, now_s)
@@ -194,6 +194,10 @@ class Forwarder(Generic[K]):
             case RangeReport(number):
                 self._answered(number, now_s)
                 return self._on_report(number, packet)
+
+    def mark_alive(self, sender: K) -> None:
+        """Trust a node again that was silent: it has sent a packet, maybe a ping."""
+        self._suspects.pop(sender, None)
 
     def refuse(self, message_ids: Collection[str]) -> None:
         """Take back the delivery of messages: our clients' store has not taken them.
@@ -330,20 +334,23 @@ class Forwarder(Generic[K]):
     ) -> list[RangePart[K]]:
         """Parts of a range left of us; the first head covers all left of it."""
         lefts = self._known.left_neighbours()
+        if not lefts or lefts[-1] < low:  # the nearest: no node is in the range
+            return []
         known = [key for key in lefts if not self._is_suspect(key, now_s)]
-        task.is_whole &= bool(known) or all(key < low for key in lefts)
         inside = known[bisect_left(known, low) : bisect_left(known, high)]
         beyond = known[bisect_left(known, high) :]
-        return assign_range(low, high, inside or beyond[:1])
+        # Only suspects are in the range: the node before it may reach them.
+        heads = inside or beyond[:1] or known[-1:]
+        task.is_whole &= bool(heads)
+        return assign_range(low, high, heads)
 
     def _right(
         self, task: _Task[K], copy: MessageCopy[K], now_s: float
     ) -> list[tuple[RangePart[K], int]]:
         """Parts of a range right of us, with the estimated subscribers in each."""
         is_root = task.parent is None
-        known = self._trusted(
-            (is_root and self.known_heads) or self._known.right_neighbours(), now_s
-        )
+        rights = (is_root and self.known_heads) or self._known.right_neighbours()
+        known = self._trusted(rights, now_s)
         keys = [each.key for each in known]
         inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
         if not inside:
@@ -352,7 +359,8 @@ class Forwarder(Generic[K]):
             return [(p, copy.share) for p in onward]
         chosen = self._heads(inside, copy, is_root)
         firsts = [inside[head.first_index] for head in chosen]
-        low = copy.low if self.key < copy.low else firsts[0].key
+        # The first head also covers suspects left of it, and nodes behind them.
+        low = copy.low if self.key < copy.low else rights[0].key
         starts = [low, *(first.key for first in firsts[1:])]
         ends = [*starts[1:], copy.high]
         places = [each.position for each in firsts]
@@ -394,7 +402,9 @@ class Forwarder(Generic[K]):
         known = self._trusted(
             [*self.known_heads, *self._known.right_neighbours()], now_s
         )
-        return split_range(copy.low, copy.high, sorted({each.key for each in known}))
+        parts = split_range(copy.low, copy.high, sorted({each.key for each in known}))
+        # Left of the first known node in the range there may be suspects.
+        return [p._replace(low=copy.low) for p in parts[:1]] + parts[1:]
 
     def _trusted(
         self, known: Sequence[RankedNode[K]], now_s: float

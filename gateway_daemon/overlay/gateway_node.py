@@ -490,6 +490,7 @@ class OverlayNode:
         place = self._places.get(to)
         if place is None:
             return
+        self._forwarders[to].mark_alive(sender)
         match packet:
             case MessageCopy() | CopyReceipt() | RangeReport():
                 forwarder = self._updated_forwarder(to)

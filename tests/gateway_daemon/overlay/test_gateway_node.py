@@ -170,6 +170,23 @@ def test_publisher_learns_that_a_subscriber_was_given_up(
     assert all(gateways.received[name].count("warning") == 1 for name in gateways.nodes)
 
 
+@pytest.mark.parametrize("number", range(1, 6))
+def test_gateway_that_missed_a_copy_is_served_after_its_next_ping(number: int) -> None:
+    """It is still suspected by others, which pings do not reach."""
+    gateways = started_gateways(0, 6)
+    publish(gateways, name_of(0), "learn", 4)
+    gateways.partitioned = {name_of(number)}
+    gateways.publish(name_of(0), TOPIC, "early", 4)
+    gateways.run(0.5)
+    gateways.partitioned = set()
+    gateways.run(1.8)
+
+    publish(gateways, name_of(0), "late", 4)
+
+    assert all("late" in ids for ids in gateways.received.values())
+    assert gateways.results[-1].is_complete
+
+
 @settings(max_examples=10)
 @given(seeds, st.integers(2, 10), st.integers(1, 5), st.data())
 def test_gateway_that_cannot_store_acknowledges_nothing(
