@@ -239,7 +239,8 @@ class LevelSteps:
         hour below it.
         """
         level, known_s = event.known
-        step, levels = self._after(event.cell, known_s)
+        # Each report until the end of the step that people know writes its row again.
+        step, levels = self._after(event.cell, known_s - 1)
         levels = levels[: max(0, int(until_s - self._begin_s) // STEP_S - step + 1)]
         levels = np.concatenate([np.array([level], np.uint8), levels])
         lowest = event.call_level()

@@ -241,6 +241,11 @@ class RisingSlope:
             for e in sorted(self.book.select(EventFilter()), key=lambda e: e.number)
         ]
 
+    def revise(self, level: int) -> list[tuple[str, int, bool]]:
+        """Write the newest step again, as each report does until its end."""
+        self.levels.pop()
+        return self.follow(level)
+
     def _detect(self) -> None:
         grid = LevelGrid(self.now_s, [CELL], row_of={CELL: 0})
         grid.levels = np.zeros((1, STEPS), np.uint8)
@@ -297,6 +302,32 @@ def test_level_above_the_one_that_was_judged_calls_people(slope: RisingSlope) ->
     assert slope.follow(4) == [("open", 2, False)]
     assert slope.follow(4, 5) == [("open", 3, False)]
     assert slope.book.summary().count == 1
+
+
+@pytest.mark.parametrize("state", ["acknowledged", "checked", "closed", "slope_failed"])
+def test_level_that_rises_within_the_step_of_a_decision_calls_people(
+    slope: RisingSlope, state: str
+) -> None:
+    """The wire of a node was cut five minutes later, in the same row of the table."""
+    slope.follow(5, *[3] * (HOUR + 1))
+    slope.decide(state)
+
+    assert slope.revise(3) == [(state, 1, False)]
+    assert slope.revise(5) == [("open", 2, False)]
+    assert slope.follow(5, 5) == [("open", 2, False)]
+    slope.decide("acknowledged")
+    assert slope.revise(3) == slope.revise(5) == [("acknowledged", 2, False)]
+
+
+def test_short_rise_within_the_step_of_a_false_alarm_calls_people(
+    slope: RisingSlope,
+) -> None:
+    """To less than the peak, and fallen again with the next step."""
+    slope.follow(4, *[3] * (HOUR + 1))
+    slope.decide("false_alarm")
+    slope.revise(4)
+
+    assert slope.follow(3, 3) == [("open", 2, False)]
 
 
 def test_level_that_flutters_calls_nobody_again(slope: RisingSlope) -> None:
