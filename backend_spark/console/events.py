@@ -251,7 +251,8 @@ class Event:
         level, step_s = body.get("level", self.known[0]), body.get("step_s", entry.at_s)
         self.known = level, round(step_s)
         if self.state is EventState.SLOPE_FAILED:
-            self.failed_s = (body["from_s"], body["to_s"])
+            # Earlier releases stored the end of a step that was ahead as the begin.
+            self.failed_s = (min(body["from_s"], body["to_s"]), body["to_s"])
         elif EventState.SLOPE_FAILED is before or self.state is EventState.FALSE_ALARM:
             self.failed_s = None  # a corrected verdict, not what followed a new rise
 

@@ -134,7 +134,9 @@ def decide(
         for each in chosen:
             times: dict[str, Any] = {}
             if body["state"] == EventState.SLOPE_FAILED:
-                times["from_s"] = each.first_s if failed_s is None else failed_s
+                # The end of the step of the first sign may be ahead.
+                first_s = min(each.first_s, now_s)
+                times["from_s"] = first_s if failed_s is None else failed_s
                 times["to_s"] = now_s if failed_s is None else failed_s
             services.events.decide(each.number, name, now_s, body | times)
     services.count_events()

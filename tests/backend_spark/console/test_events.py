@@ -580,6 +580,36 @@ def test_failed_slope_is_a_landslide_of_the_skill_page(
     assert client.get("/api/landslides").json() == []
 
 
+def test_slope_that_failed_within_its_first_step_has_a_time_in_the_past(
+    workspace: Workspace, clock: Clock
+) -> None:
+    """The end of the step is ahead; the landslide ended before it began."""
+    parts = make_test_services(workspace, clock, workspace.with_accounts())
+    parts.events.add(level(5, int(NOW_S) + STEP_S), NOW_S)
+    (event,) = parts.events.select(EventFilter())
+    with serve(parts, workspace.port) as client:
+        body = {"events": [event.number], "state": "slope_failed"}
+        proof = log_in(client, "a-analyst")
+        answer = client.post("/api/events/state", headers=proof, json=body)
+    (stored,) = parts.journal.read("event_state")
+
+    assert answer.json()["events"][0]["failed_s"] == [clock(), clock()]
+    assert stored.body["from_s"] == stored.body["to_s"] == clock()
+
+
+def test_landslide_of_an_earlier_release_does_not_end_before_it_begins(
+    book: EventBook, path: Path
+) -> None:
+    """Its journal has the end of a step that was ahead."""
+    book.add(level(5, STEP_S), 70.0)
+    (event,) = book.select(EventFilter())
+    times = {"from_s": STEP_S, "to_s": 70.0}
+    book.decide(event.number, "suzuki", 70.0, decision("slope_failed") | times)
+    ((_, failed_s),) = EventBook(Journal(path)).landslides()
+
+    assert failed_s == (70.0, 70.0)
+
+
 @pytest.mark.parametrize(
     ("more", "status", "message"),
     [
