@@ -20,8 +20,7 @@ from service_runtime.settings import (
     SettingsError,
     build_settings,
     key,
-    parse_toml,
-    read_settings_text,
+    read_toml,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
@@ -369,7 +368,7 @@ def read_node_settings(path: Path) -> NodeSettings:
         SettingsError: The file has mistakes; lists all of them.
         OSError: The file cannot be read.
     """
-    return parse_node_settings(parse_toml(read_settings_text(path)))
+    return parse_node_settings(read_toml(path))
 
 
 def parse_node_settings(table: Mapping[str, Any]) -> NodeSettings:

@@ -19,7 +19,7 @@ from typing import Any
 from edge_agent.config import NOT_UTF_8, NodeSettings, parse_node_settings
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
-from service_runtime.settings import Problem, SettingsError, parse_toml
+from service_runtime.settings import Problem, SettingsError, parse_toml, read_toml
 from service_runtime.tls import Endpoint, TlsFiles, check_link
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, encode_reason
@@ -118,9 +118,9 @@ def recover_last_settings(
     """
     last = state / LAST_FILE
     try:
-        table = parse_toml(last.read_text(encoding="utf-8"))
+        table = read_toml(last)
         node = parse_node_settings(table)
-    except (OSError, UnicodeDecodeError, SettingsError):
+    except (OSError, SettingsError):
         return None
     if _is_of_another_node(raw, table["node"]):
         return None
@@ -189,6 +189,7 @@ def report_periodically(
 
 def _parse_sections(text: str) -> tuple[Table, list[str]]:
     """Parse the file; when it is no TOML, each section by itself."""
+    text = text.removeprefix("\ufeff")  # the byte order mark of Windows' editors
     try:
         return parse_toml(text), []
     except SettingsError as error:

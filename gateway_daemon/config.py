@@ -14,8 +14,7 @@ from service_runtime.settings import (
     KeyRule,
     build_settings,
     key,
-    parse_toml,
-    read_settings_text,
+    read_toml,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.correlation import COMPACT_FORM
@@ -476,19 +475,19 @@ def read_gateway_settings(path: Path) -> GatewaySettings:
         SettingsError: The settings are not valid; it lists every mistake.
         OSError: The file cannot be read.
     """
-    return build_settings(GatewaySettings, parse_toml(read_settings_text(path)))
+    return build_settings(GatewaySettings, read_toml(path))
 
 
 def read_manager_settings(path: Path) -> ManagerSettings:
     """Read a Manager's settings; raises like `read_gateway_settings`."""
-    return build_settings(ManagerSettings, parse_toml(read_settings_text(path)))
+    return build_settings(ManagerSettings, read_toml(path))
 
 
 def read_broker_settings(path: Path) -> AnnouncedBrokerSettings:
     """Read an announced broker's settings; raises like `read_gateway_settings`."""
-    return build_settings(AnnouncedBrokerSettings, parse_toml(read_settings_text(path)))
+    return build_settings(AnnouncedBrokerSettings, read_toml(path))
 
 
 def read_signer_settings(path: Path) -> SignerSettings:
     """Read a signer's settings; raises like `read_gateway_settings`."""
-    return build_settings(SignerSettings, parse_toml(read_settings_text(path)))
+    return build_settings(SignerSettings, read_toml(path))

@@ -149,15 +149,15 @@ def check_folder(folder: str) -> None:
         raise FieldError("folder", "on this machine, not a URL", folder, remedy)
 
 
-def read_settings_text(path: Path) -> str:
-    """Read the text of a settings file.
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the TOML of a settings file, with or without a byte order mark.
 
     Raises:
-        SettingsError: It is not UTF-8.
+        SettingsError: It is not UTF-8, or is not TOML.
         OSError: The file cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
@@ -166,8 +166,12 @@ def read_settings_text(path: Path) -> str:
         raise SettingsError([Problem(str(path), rule, remedy=remedy)]) from error
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str, name: str = "the file") -> dict[str, Any]:
     """Parse TOML text.
+
+    Args:
+        text: The text.
+        name: Name of the file in errors.
 
     Raises:
         SettingsError: It is not TOML.
@@ -176,7 +180,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     # Also a number of 5000 digits, and lists nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise SettingsError([Problem("the file", f"must be TOML: {error}")]) from error
+        raise SettingsError([Problem(name, f"must be TOML: {error}")]) from error
 
 
 def read_settings_table(path: Path) -> dict[str, Any]:
@@ -186,7 +190,7 @@ def read_settings_table(path: Path) -> dict[str, Any]:
         SettingsError: The file is missing, or is not TOML.
     """
     try:
-        return parse_toml(read_settings_text(path))
+        return read_toml(path)
     except OSError as error:
         raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
 

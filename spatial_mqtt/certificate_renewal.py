@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.files import write_atomic
-from service_runtime.settings import build_settings, parse_toml, read_settings_text
+from service_runtime.settings import build_settings, read_toml
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.tpm import KEY_MARK
 from spatial_mqtt.connection import Connection
@@ -275,7 +275,7 @@ def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
         SettingsError: The settings have mistakes.
         OSError: The file cannot be read.
     """
-    table = parse_toml(read_settings_text(path)).get("tls", {})
+    table = read_toml(path).get("tls", {})
     files = build_settings(TlsFiles, table, "tls")
     if credentials is None:
         return files

@@ -28,7 +28,7 @@ from service_runtime.machine_check import (
 )
 from service_runtime.metrics import parse_listen_address
 from service_runtime.service_rights import USER, find_service_user, find_user
-from service_runtime.settings import parse_toml, read_settings_text
+from service_runtime.settings import read_toml
 from service_runtime.tls import Endpoint
 
 MOSQUITTO: Final = "mosquitto"
@@ -52,7 +52,7 @@ def check(path: Path, *, is_json: bool) -> None:
     Which of them it is follows from the settings. The status is 0 when nothing must be
     mended, 1 when something must, 78 when the settings are wrong.
     """
-    table = read_settings(lambda path: parse_toml(read_settings_text(path)), path)
+    table = read_settings(read_toml, path)
     kind = next((each for each in FORMS if each in table), "gateway")
     settings = read_settings(FORMS[kind], path)
     user = find_service_user(path, SIGNER_USER if kind == "signer" else USER)

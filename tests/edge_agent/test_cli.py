@@ -164,7 +164,7 @@ def test_check_reads_no_sensors_while_the_agent_runs(tmp_path: Path) -> None:
             "",
             "managers or gateway must be given, and not both, got 'neither'",
         ),
-        ("[node]", "[node", "the file must be TOML"),
+        ("[node]", "[node", "node.toml must be TOML"),
     ],
 )
 def test_bad_settings_are_reported_and_no_queue_is_created(

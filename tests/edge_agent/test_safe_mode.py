@@ -162,6 +162,16 @@ def test_comment_in_another_encoding_is_reported() -> None:
     assert "UTF-8" in safe.problems[0]
 
 
+def test_byte_order_mark_leaves_out_nothing() -> None:
+    """Windows' editors write one, here before the first section."""
+    wrong = GOOD.lstrip().replace("pin = 27", "pin = ")
+    safe = recover_settings(wrong.encode("utf-8-sig"))
+
+    assert safe is not None
+    assert safe == recover_settings(wrong.encode())
+    assert [sensor.name for sensor in safe.node.sensors] == ["rain"]
+
+
 def test_report_has_priority_between_routine_and_alarm() -> None:
     """Text readings, which no rule evaluates."""
     safe = broken("pin = 27", "pin = 17")
@@ -218,6 +228,13 @@ def test_file_without_usable_settings_leads_to_those_of_the_last_run(
     assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
     assert len(safe.problems) > 1
     assert safe.problems[-1].endswith(str(tmp_path / LAST_FILE))
+
+
+def test_settings_of_the_last_run_may_have_a_byte_order_mark(tmp_path: Path) -> None:
+    """They are a copy of the file."""
+    (tmp_path / LAST_FILE).write_text(GOOD, encoding="utf-8-sig")
+    error = FileNotFoundError("node.toml")
+    assert recover_last_settings(b"", error, tmp_path) is not None
 
 
 def test_missing_file_leads_to_the_settings_of_the_last_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """TOML read into typed settings, with all errors reported at once."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from service_runtime.settings import (
     describe_settings,
     key,
     parse_toml,
+    read_settings_table,
 )
 from spatial_mqtt.topics import check_node_id
 
@@ -275,6 +277,25 @@ def test_text_that_is_not_toml_is_refused() -> None:
     """The parser's own message gives line and column."""
     with pytest.raises(SettingsError, match=r"must be TOML: .*line 2, column \d"):
         parse_toml("a = 1\nb = = 2")
+
+
+def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
+    """Windows' editors write one; errors count lines and columns without it."""
+    file = tmp_path / "a.toml"
+    file.write_text("a = 1\n", encoding="utf-8-sig")
+    assert read_settings_table(file) == {"a": 1}
+
+    file.write_bytes(b"\xef\xbb\xbfa = 1\nb = '\xe9'\n")
+    with pytest.raises(SettingsError, match=r"got byte 0xe9 in line 2; save it"):
+        read_settings_table(file)
+
+
+def test_error_of_a_file_that_is_not_toml_names_it(tmp_path: Path) -> None:
+    """Several files, such as those of `joint`, are read by one command."""
+    file = tmp_path / "a.toml"
+    file.write_text("a = 1\nb = = 2")
+    with pytest.raises(SettingsError, match=rf"^{file} must be TOML: .*line 2"):
+        read_settings_table(file)
 
 
 @pytest.mark.parametrize("default", [[], {}, set()])
