@@ -7,6 +7,7 @@ from gpiozero.exc import BadPinFactory
 
 from edge_agent import config
 from edge_agent.config import NodeSettings
+from edge_agent.queue.base import QueueFileError
 from service_runtime import lifecycle
 from service_runtime.settings import SettingsError
 
@@ -31,6 +32,26 @@ def read_settings(path: Path) -> NodeSettings:
         return config.read_node_settings(path)
     except (SettingsError, OSError) as error:
         raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
+
+
+def find_queue_file(node: NodeSettings, *, may_be_new: bool = False) -> Path:
+    """The queue file of the agent, which must exist.
+
+    Args:
+        node: The node's settings.
+        may_be_new: Whether an absolute path may have no file yet. A relative one must:
+            the agent may run in another folder, and would never send from a new file.
+
+    Raises:
+        QueueFileError: There is no such file.
+    """
+    file = Path(node.settings.queue.path)
+    if file.is_file() or (may_be_new and file.is_absolute()):
+        return file
+    reason = "there is no such file; has the agent run yet?"
+    if not file.is_absolute():
+        reason += " queue.path is relative: use the folder in which the agent runs"
+    raise QueueFileError(str(file.absolute()), reason)
 
 
 def say(error: Exception) -> int:

@@ -15,10 +15,15 @@ from typing import Any, TextIO
 import click
 
 from edge_agent import app, config
-from edge_agent.cli._options import EXIT_FAILED, PROGRAM, config_option, json_option
-from edge_agent.config import NodeSettings
+from edge_agent.cli._options import (
+    EXIT_FAILED,
+    PROGRAM,
+    config_option,
+    find_queue_file,
+    json_option,
+)
 from edge_agent.queue import schema
-from edge_agent.queue.base import MessageDraft, QueueError, QueueFileError
+from edge_agent.queue.base import MessageDraft, QueueError
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_counters
 from edge_agent.queue.store import DROPPED_PURGED, CounterDeltas, QueueRow, Store
@@ -55,7 +60,7 @@ def queue_commands() -> None:
 def stats(path: Path, as_json: bool) -> None:
     """Print the content and the counters of each priority."""
     node = config.read_node_settings(path)
-    tally = read_counters(Path(node.settings.queue.path))
+    tally = read_counters(find_queue_file(node))
     if as_json:
         click.echo(json.dumps({"priorities": tally}))
         return
@@ -129,6 +134,7 @@ def purge(
 def replay(path: Path, as_json: bool, file: TextIO) -> None:
     """Put exported messages back; skip those whose id the queue knows."""
     settings = config.read_node_settings(path)
+    find_queue_file(settings, may_be_new=True)
     queue = app.open_queue(settings)
     put = known = bad = 0
     with closing(queue):
@@ -172,7 +178,7 @@ def _verdict(db: sqlite3.Connection) -> str:
 @json_option
 def repair(path: Path, as_json: bool) -> None:
     """Make a new file of the readable messages; the agent must not run."""
-    with closing(QueueFile(_file(config.read_node_settings(path)))) as place:
+    with closing(QueueFile(find_queue_file(config.read_node_settings(path)))) as place:
         saved, aside = place.repair()
     _print({"saved": saved, "kept": str(aside)}, as_json)
 
@@ -181,7 +187,7 @@ class _QueueFile:
     """Opens a queue file without a lease, a check or a migration."""
 
     def __init__(self, path: Path) -> None:
-        self._file = _file(config.read_node_settings(path))
+        self._file = find_queue_file(config.read_node_settings(path))
         self._db = sqlite3.connect(
             f"{self._file.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None
         )
@@ -191,13 +197,6 @@ class _QueueFile:
 
     def __exit__(self, *_error: object) -> None:
         self._db.close()
-
-
-def _file(node: NodeSettings) -> Path:
-    file = Path(node.settings.queue.path)
-    if not file.is_file():
-        raise QueueFileError(str(file), "there is no such file; has the agent run yet?")
-    return file
 
 
 def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[QueueRow]:

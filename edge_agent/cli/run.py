@@ -11,7 +11,13 @@ import click
 from gpiozero.exc import BadPinFactory
 
 from edge_agent import app, config
-from edge_agent.cli._options import PROGRAM, config_option, read_settings, say
+from edge_agent.cli._options import (
+    PROGRAM,
+    config_option,
+    find_queue_file,
+    read_settings,
+    say,
+)
 from edge_agent.clock import Clock
 from edge_agent.config import NodeSettings
 from edge_agent.queue.base import MessageDraft, QueueError
@@ -127,6 +133,7 @@ def send(path: Path) -> None:
     """
     settings = read_settings(path)
     try:
+        find_queue_file(settings, may_be_new=True)
         queue = app.open_queue(settings)
     except QueueError as error:
         raise SystemExit(say(error)) from error

@@ -194,6 +194,30 @@ def test_repair_is_refused_while_the_agent_runs(
     assert repaired["saved"] == 10
 
 
+@pytest.mark.parametrize("words", [["send"], ["queue", "replay", "-"]])
+def test_relative_queue_is_made_by_the_agent_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """From another folder, the message would be in a new file that no agent sends."""
+    config, other = tmp_path / "node.toml", tmp_path / "other"
+    config.write_text(NODE.format(folder=".", node="n1"))
+    other.mkdir()
+    line = '{"pri": 5, "e": [{"n": "test", "v": 1.0}]}\n' if words == ["send"] else ""
+
+    def done_in(folder: Path) -> Result:
+        monkeypatch.chdir(folder)
+        return CliRunner().invoke(cli, [*words, "--config", str(config)], line)
+
+    refused = done_in(other)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"{other}/queue.db cannot be used: there is no such" in refused.stderr
+    assert "the folder in which the agent runs" in refused.stderr
+    assert not list(other.iterdir())
+
+    open_queue(tmp_path, FakeClock()).close()
+    assert done_in(tmp_path).exit_code == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
 def test_files_that_root_makes_belong_to_the_user_of_the_agent(tmp_path: Path) -> None:
     """With files of root the agent kept its messages in memory only."""
