@@ -30,7 +30,6 @@ from typing import Final
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.priority import LADDER, Ladder
-from spatial_mqtt.topic_syntax import may_be_sent
 
 GATEWAY_INFO: Final = "/api/gateway/info/all"
 GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"
@@ -161,6 +160,14 @@ _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SYSTEM_PREFIXES = ("/forward/", _FROM, _CUSTODY, "/notice/", *_OTHER_PREFIXES)
 _RESERVED_SENDERS = frozenset({"offer"})
+_MAX_TEXT_BYTES = 65535
+_MAX_SLASHES = 200
+_FORBIDDEN = re.compile(
+    "[\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
+_FILTER = re.compile(r"(?:(?:\+|[^+#/]*)/)*(?:\+|#|[^+#/]*)")
 
 
 @dataclass(frozen=True)
@@ -384,6 +391,24 @@ def check_area(area: str) -> str:
     if not is_path or "+" in area or "#" in area:
         raise TopicError("area", "/ or levels such as /1/2/2, without + and #", area)
     return area
+
+
+def may_be_sent(text: str) -> bool:
+    """Whether a broker accepts a topic or filter; its wildcards are not checked.
+
+    Mosquitto ends the connection at any other.
+
+    Source:
+        MQTT 5.0 sections 1.5.4 and 4.7.3; TOPIC_HIERARCHY_LIMIT of Mosquitto.
+    """
+    is_short = text.count("/") <= _MAX_SLASHES and bool(text)
+    is_text = is_short and _FORBIDDEN.search(text) is None
+    return is_text and len(text.encode()) <= _MAX_TEXT_BYTES
+
+
+def is_filter(text: str) -> bool:
+    """Whether a text is a filter that a broker accepts."""
+    return may_be_sent(text) and _FILTER.fullmatch(text) is not None
 
 
 def check_publishable(topic: str) -> str:

@@ -20,7 +20,6 @@ from service_runtime.files import write_best_effort
 from service_runtime.log_limit import LogLimit
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
-from spatial_mqtt.topic_syntax import is_filter
 from spatial_mqtt.topics import (
     CLIENT_LOG,
     MAX_TOPIC_CHARS,
@@ -31,6 +30,7 @@ from spatial_mqtt.topics import (
     can_match_in,
     covers,
     filter_area,
+    is_filter,
     is_system_topic,
 )
 from spatial_mqtt.transport import (
