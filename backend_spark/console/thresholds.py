@@ -9,9 +9,10 @@ The same thresholds are written as a table for the scoring job, which reads it i
 import csv
 import io
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.level_grid import LevelGrid
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
+from backend_spark.criteria.applied_criteria import AppliedReport, change_number
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
 from service_runtime.decoding import convert
@@ -45,6 +47,10 @@ TABLE_COLUMNS: Final = (
     *("cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION", "LINE_PERCENT"),
     *("TILT3_DEG_PER_H", "TILT4_DEG_PER_H"),
 )
+REPLACED: Final = "replaced"
+WAITING: Final = "waiting"
+APPLIED: Final = "applied"
+NOT_READ: Final = "not_read"
 _LEVELS: Final = range(LOWEST, EMERGENCY + 1)
 
 
@@ -246,6 +252,83 @@ def _row(entry: JournalEntry) -> CriteriaRow | None:
     basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
     version: ThresholdVersion = convert(entry.body, ThresholdVersion)
     return version.row(render_english(basis))
+
+
+@dataclass(frozen=True)
+class ThresholdStates:
+    """States of versions, by the job's report: whether the job has applied them.
+
+    Attributes:
+        thresholds: The versions in force.
+        entries: Versions of the journal, newest first.
+        report: The job's report; None without one.
+        cells: All cells of the map.
+    """
+
+    thresholds: Thresholds
+    entries: Sequence[JournalEntry]
+    report: AppliedReport | None
+    cells: Sequence[str]
+
+    def job(self) -> dict[str, Any]:
+        """Whether the job reads the changes of this console.
+
+        ``unreported``, ``reads_none``, ``reads_other`` or ``reads``, and the two paths.
+        """
+        ours = str(self.thresholds.table.absolute())
+        read = None if self.report is None else self.report.changes
+        if self.report is None:
+            state = "unreported"
+        elif read is None:
+            state = "reads_none"
+        else:
+            state = "reads" if read == ours else "reads_other"
+        return {"state": state, "path": read, "expected": ours}
+
+    def of(self, entry: JournalEntry) -> dict[str, Any]:
+        """State of a version: how many of its cells are scored with it.
+
+        Attributes:
+            state: ``replaced``, ``not_read``, ``waiting`` or ``applied``.
+            n_cells: Cells for which it is in force.
+            n_applied: Those that the job has scored with it.
+            applied_s: Unix time at which the last of them was; None: not all are.
+        """
+        cells = self._in_force.get(entry.id, [])
+        if not cells:
+            return {"state": REPLACED, "n_cells": 0, "n_applied": 0, "applied_s": None}
+        times = list(self._applied_times(cells))
+        is_whole = len(times) == len(cells)
+        state = APPLIED if is_whole else WAITING
+        if not is_whole and self.job()["state"] != "reads":
+            state = NOT_READ
+        return {
+            "state": state,
+            "n_cells": len(cells),
+            "n_applied": len(times),
+            "applied_s": max(times) if is_whole else None,
+        }
+
+    @cached_property
+    def _in_force(self) -> dict[int, list[str]]:
+        """Cells of each version in force."""
+        found: dict[int, list[str]] = {}
+        free = dict.fromkeys(self.cells)
+        for entry in self.entries:
+            own = list(free) if entry.subject == ALL_CELLS else [entry.subject]
+            found[entry.id] = [cell for cell in own if cell in free]
+            for cell in found[entry.id]:
+                del free[cell]
+        return found
+
+    def _applied_times(self, cells: Iterable[str]) -> Iterable[float]:
+        if self.report is None:
+            return
+        for cell in cells:
+            number = change_number(self.thresholds.rules.change_of(cell))
+            at_s = self.report.applied_s(cell, number)
+            if at_s is not None:
+                yield at_s
 
 
 def count_highest_levels(

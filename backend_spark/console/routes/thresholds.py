@@ -16,12 +16,12 @@ from backend_spark.console.level_grid import json_numbers
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.previews import PreviewBusyError
 from backend_spark.console.snake_line import criteria_lines
-from backend_spark.console.threshold_states import ThresholdStates
 from backend_spark.console.thresholds import (
     ALL_CELLS,
     MAX_HOURS,
     MAX_MM_PER_H,
     Thresholds,
+    ThresholdStates,
     ThresholdVersion,
     count_highest_levels,
     what_if_levels,
