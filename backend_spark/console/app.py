@@ -29,15 +29,22 @@ from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.database_files import (
     JOURNAL_FILE,
     NOTIFICATIONS_FILE,
     damage_handler,
     naming_damage,
 )
-from backend_spark.console.dependencies import ConsoleServices, Services, viewer
+from backend_spark.console.dependencies import (
+    ConsoleServices,
+    Services,
+    StandardServices,
+    viewer,
+)
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.full_disk import full_disk_handler
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
@@ -82,7 +89,6 @@ from backend_spark.console.routes import (
 from backend_spark.console.routes import map as map_tiles
 from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
-from backend_spark.console.standards import open_standards
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
@@ -90,6 +96,8 @@ from backend_spark.errors import CalibrationError, DamagedDatabaseError
 from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tables.store import tables_folder
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError, shortened
@@ -114,6 +122,7 @@ SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
 REVIEWS_FILE: Final = "reviews.json"
 OVERLAYS_FOLDER: Final = "overlays"
+CAP_FOLDER: Final = "cap"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -384,7 +393,7 @@ def make_services(
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
-        standards=open_standards(live_state, places, journal, folder, time.monotonic),
+        standards=_open_standards(live_state, places, journal, folder),
         clock=clock,
         places=places,
         way_back=WayBack.open(Path(settings.backend.data)),
@@ -505,6 +514,18 @@ def _open_reviews(
     book = ReviewBook(journal, path, preview)
     book.write_file()  # lost between the journal and the file, if the process died
     return book
+
+
+def _open_standards(
+    live_state: LiveState, places: StoredPlaces, journal: Journal, folder: Path
+) -> StandardServices:
+    limits = AnswerLimits(time.monotonic)
+    things = SensorThingsService(
+        live_state.tables, live_state.clock, time.monotonic, limits
+    )
+    cells = CellFeatures(live_state, limits, places)
+    messages = CapMessages(journal, folder / CAP_FOLDER)
+    return StandardServices(limits, things, cells, messages)
 
 
 def _open_calibration(console: ConsoleSection) -> Calibration | None:

@@ -14,8 +14,10 @@ from backend_spark.config import BackendSettings
 from backend_spark.console.accounts import Account
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.full_disk import is_full
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
@@ -24,13 +26,31 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.previews import PastPreview
 from backend_spark.console.reviews import ReviewBook
-from backend_spark.console.standards import StandardServices
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tables.store import Folder
 from backend_spark.tile_packs.reader import TilePack
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StandardServices:
+    """Services for other programs, which share the limits of their work.
+
+    Attributes:
+        limits: Of the work for answers.
+        things: Readings, by SensorThings.
+        features: Cells and levels, by OGC API Features.
+        cap_messages: CAP messages that analysts made.
+    """
+
+    limits: AnswerLimits
+    things: SensorThingsService
+    features: CellFeatures
+    cap_messages: CapMessages
 
 
 @dataclass(frozen=True)
