@@ -86,8 +86,7 @@ from backend_spark.console.routes import (
     time_travel,
     way_back,
 )
-from backend_spark.console.routes import map as map_tiles
-from backend_spark.console.routes import overlays as map_overlays
+from backend_spark.console.routes import map as map_routes
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
@@ -211,8 +210,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         time_travel,
         way_back,
         skill,
-        map_tiles,
-        map_overlays,
+        map_routes,
     ):
         app.include_router(routes.router)
     for standard in (sensorthings, features, cap_feed, downloads):
