@@ -7,6 +7,7 @@ list of values; a comparison holds if it does for one of them.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
@@ -30,7 +31,7 @@ Resolver = Callable[[tuple[str, ...]], Any]
 Evaluator = Callable[[Resolver], Any]
 
 MAX_COMBINATIONS: Final = 50_000
-"""Pairs of values of two lists that are compared for one entity."""
+"""Pairs of values of lists that a filter combines for one entity, in all."""
 
 FIRST_TIME: Final = datetime.min.replace(tzinfo=UTC)
 LAST_TIME: Final = datetime.max.replace(tzinfo=UTC)
@@ -43,18 +44,31 @@ def compile_expression(expression: Expression, now: datetime) -> Evaluator:
         expression: The expression.
         now: Value of ``now()``.
     """
+    pairs = _PairCount()
+    evaluate = _compile(expression, now, pairs)
+
+    def evaluate_one(resolve: Resolver) -> Any:  # noqa: ANN401 - of any type
+        pairs.count = 0
+        return evaluate(resolve)
+
+    return evaluate_one
+
+
+def _compile(expression: Expression, now: datetime, pairs: "_PairCount") -> Evaluator:
     if isinstance(expression, Literal):
         value = expression.value
         return lambda _resolve: value
     if isinstance(expression, PropertyPath):
         steps = expression.steps
         return lambda resolve: resolve(steps)
-    parts = [compile_expression(each, now) for each in expression.arguments]
-    return _compile_operation(expression, parts, now)
+    if expression.name == "now":
+        return lambda _resolve: now
+    parts = [_compile(each, now, pairs) for each in expression.arguments]
+    return _compile_operation(expression, parts, pairs)
 
 
 def _compile_operation(
-    operation: Operation, parts: list[Evaluator], now: datetime
+    operation: Operation, parts: list[Evaluator], pairs: "_PairCount"
 ) -> Evaluator:
     name = operation.name
     if name in {"and", "or"}:
@@ -62,25 +76,16 @@ def _compile_operation(
         return lambda resolve: combine(holds(part(resolve)) for part in parts)
     if name == "not":
         return lambda resolve: not holds(parts[0](resolve))
-    if name == "now":
-        return lambda _resolve: now
-    if name in _COMPARISONS:
-        return _comparison(name, operation.arguments, parts)
-    work = _FUNCTIONS[name]
-    return lambda resolve: _apply(work, [part(resolve) for part in parts])
-
-
-def _comparison(
-    name: str, arguments: tuple[Expression, ...], parts: list[Evaluator]
-) -> Evaluator:
-    compare = _COMPARISONS[name]
-    if Literal(None) in arguments:
+    if name in _COMPARISONS and Literal(None) in operation.arguments:
         is_equal = name in {"eq", "ge", "le"}
         return lambda resolve: (parts[0](resolve) == parts[1](resolve)) is is_equal
-    return lambda resolve: _apply(
-        lambda left, right: _compared(compare, left, right),
-        [part(resolve) for part in parts],
-    )
+    work = _comparison(name) if name in _COMPARISONS else _FUNCTIONS[name]
+    return lambda resolve: pairs.apply(work, [part(resolve) for part in parts])
+
+
+def _comparison(name: str) -> Callable[[Any, Any], Any]:
+    compare = _COMPARISONS[name]
+    return lambda left, right: _compared(compare, left, right)
 
 
 def holds(value: object) -> bool:
@@ -88,15 +93,26 @@ def holds(value: object) -> bool:
     return any(each is True for each in _each(value))
 
 
-def _apply(work: Callable[..., Any], values: list[Any]) -> Any:  # noqa: ANN401 - of any type
-    """Apply a function to single values, or to each combination of lists."""
-    if not any(isinstance(value, list) for value in values):
-        return _applied(work, values)
-    lists = [list(_each(value)) for value in values]
-    if math.prod(map(len, lists)) > MAX_COMBINATIONS:
-        rule = f"comparisons of at most {MAX_COMBINATIONS} pairs of values"
-        raise StandardsRequestError("$filter", rule, "more for one entity")
-    return [_applied(work, list(each)) for each in product(*lists)]
+@dataclass
+class _PairCount:
+    """Applies functions, and limits the pairs of values of one entity.
+
+    Attributes:
+        count: Pairs since the entity began.
+    """
+
+    count: int = 0
+
+    def apply(self, work: Callable[..., Any], values: list[Any]) -> Any:  # noqa: ANN401 - of any type
+        """Apply a function to single values, or to each combination of lists."""
+        if not any(isinstance(value, list) for value in values):
+            return _applied(work, values)
+        lists = [list(_each(value)) for value in values]
+        self.count += math.prod(map(len, lists))
+        if self.count > MAX_COMBINATIONS:
+            rule = f"comparisons of at most {MAX_COMBINATIONS} pairs of values"
+            raise StandardsRequestError("$filter", rule, "more for one entity")
+        return [_applied(work, list(each)) for each in product(*lists)]
 
 
 def _applied(work: Callable[..., Any], values: list[Any]) -> Any:  # noqa: ANN401 - of any type

@@ -283,7 +283,7 @@ class EntityAnswer:
             StandardsRequestError: It is over.
         """
         for number, record in enumerate(records):
-            if number % 100 == 0 and self.budget.is_over():
+            if self.budget.is_over():
                 rule = f"simpler: it took more than {ANSWER_S:.0f} s"
                 raise StandardsRequestError("query", rule, f"{number} entities")
             yield record

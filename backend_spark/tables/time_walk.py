@@ -175,7 +175,11 @@ class TimeWalk:
     def _walk(
         self, query: RowQuery, start: WalkPosition | None, wanted: int
     ) -> Iterator[tuple[Row | None, WalkPosition]]:
-        """Rows with the position after each; no row after each query."""
+        """Rows with the position after each; no row where the page can end.
+
+        That is after each query, and where the check of a row used up the time. The
+        rows of a query that itself used it up are checked, else no page would lead on.
+        """
         limits = self._limits(query)
         if limits is None:
             return
@@ -188,11 +192,14 @@ class TimeWalk:
             far = _limited(at, span * sign, last)
             size = CHUNK_ROWS if query.accepts else min(wanted, CHUNK_ROWS)
             rows = self._read(query, (at, far), (size, seen))
+            may_end = query.accepts is not None and not self.is_over()
             for row in rows:
                 seen = seen + 1 if row["at"] == at else 1
                 at = row["at"]
                 if query.accepts is None or query.accepts(row):
                     yield row, WalkPosition(at, seen)
+                if may_end and self.is_over():
+                    yield None, WalkPosition(at, seen)
             if len(rows) < size:
                 at, seen, span = far + _TICK * sign, 0, span * SPAN_GROWTH
             yield None, WalkPosition(at, seen)

@@ -1,5 +1,6 @@
 """SensorThings API of a running console, read by an independent client and by QGIS."""
 
+import itertools
 import shutil
 import threading
 import time
@@ -31,6 +32,7 @@ from backend_spark.console import accounts
 from backend_spark.console.access_log import ACCESS_KINDS
 from backend_spark.console.audit_log import read_journal
 from backend_spark.console.nodes import cell_center
+from backend_spark.errors import StandardsRequestError
 from backend_spark.exports.formats import cell_ring
 from backend_spark.sensorthings.request_syntax import parse_options
 from backend_spark.sensorthings.service import SensorThingsService
@@ -398,6 +400,21 @@ def test_bounds_that_are_computed_limit_what_is_read(tmp_path: Path) -> None:
     for always in ("1e308 mul 10", "1 sub -1"):
         page = ask("Observations", filter=f"{recent} and result lt {always}", top="9")
         assert len(page["value"]) == 9
+
+
+@pytest.mark.parametrize("option", ["filter", "orderby"])
+def test_time_is_looked_at_for_each_entity(tmp_path: Path, option: str) -> None:
+    """A filter with lists may take long for one."""
+    ask_readings(tmp_path, [{"name": "a", "node": f"n{n}"} for n in range(40)])
+    seconds = itertools.count()
+    limits = AnswerLimits(lambda: float(next(seconds)))
+    service = SensorThingsService(tmp_path, T0.timestamp, time.monotonic, limits)
+    options = parse_options([(f"${option}", "name eq 'n1'")])
+
+    with pytest.raises(
+        StandardsRequestError, match="more than 10 s, got '10 entities'"
+    ):
+        service.answer("http://x", "Things", options)
 
 
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"

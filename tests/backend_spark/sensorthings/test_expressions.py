@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from backend_spark.errors import StandardsRequestError
-from backend_spark.sensorthings.evaluation import compile_expression, holds
+from backend_spark.sensorthings.evaluation import (
+    MAX_COMBINATIONS,
+    compile_expression,
+    holds,
+)
 from backend_spark.sensorthings.expressions import MAX_DEPTH, parse_expression
 from backend_spark.sensorthings.request_syntax import (
     MAX_TOP,
@@ -110,6 +114,23 @@ def test_filter_accepts(text: str) -> None:
 def test_filter_does_not_accept(text: str) -> None:
     """An unknown value, and one of another type, fulfil nothing."""
     assert not is_accepted(text)
+
+
+def test_pairs_of_values_are_counted_for_each_entity() -> None:
+    """Over all comparisons of a filter, and again from 0 for the next entity."""
+    now, values = datetime(2026, 10, 26, 8, tzinfo=UTC), [*map(float, range(200))]
+    once, twice = (
+        compile_expression(parse_expression(" and ".join(["a eq b"] * n)), now)
+        for n in (1, 2)
+    )
+
+    def resolve(_steps: tuple[str, ...]) -> list[float]:
+        return values
+
+    assert len(values) ** 2 < MAX_COMBINATIONS < 2 * len(values) ** 2
+    assert [holds(once(resolve)) for _ in range(3)] == [True] * 3
+    with pytest.raises(StandardsRequestError, match=f"at most {MAX_COMBINATIONS}"):
+        twice(resolve)
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -97,6 +97,38 @@ def test_page_ends_when_the_time_is_over(tables: DeltaTables) -> None:
         walk.count(query(accepts=lambda _row: False))
 
 
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_time_is_looked_at_after_each_row_that_is_checked(
+    tables: DeltaTables, *, is_accepted: bool
+) -> None:
+    """The check of a row may take long; the next page begins with the row after it."""
+    checked: list[Row] = []
+
+    def check(row: Row) -> bool:
+        checked.append(row)
+        return is_accepted
+
+    walk = TimeWalk(tables, lambda: len(checked) >= 7)
+    page = walk.read_page(query(accepts=check), 100)
+
+    assert len(checked) == 7
+    assert page.rows == (checked if is_accepted else [])
+    rest = TimeWalk(tables, lambda: False).read_page(query(), 1, start=f"{page.end}")
+    plain = TimeWalk(tables, lambda: False).read_page(query(), 8)
+    assert rest.rows == plain.rows[7:]
+    with pytest.raises(StandardsRequestError, match="counted in time"):
+        walk.count(query(accepts=check))
+
+
+def test_rows_of_a_query_that_took_all_the_time_are_checked(
+    tables: DeltaTables,
+) -> None:
+    """Else no page of a slow machine would lead on."""
+    page = TimeWalk(tables, lambda: True).read_page(query(accepts=lambda _: True), 3)
+
+    assert len(page.rows) == 3
+
+
 def test_rows_to_leave_out(tables: DeltaTables) -> None:
     """As many as wanted, before the page."""
     page = TimeWalk(tables, lambda: False).read_page(query(), 2, skip=4)
