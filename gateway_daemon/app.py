@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, ExpiryPolicy, Queue
@@ -315,9 +316,10 @@ def _overlay(
         each for each in map(parse_broker_info, section.peers) if each != public
     )
     own = Endpoint.parse(gateway.broker)
+    chance = random.Random()  # noqa: S311 - picks peers and numbers, no secrets
     runner = OverlayRunner(
         OverlayConfig(name, peers, section.rate_bytes_per_s),
-        OverlayNode(str(name), random.Random().choice),  # noqa: S311 - picks peers, no secrets
+        OverlayNode(str(name), chance.choice, numbers=count(chance.getrandbits(32))),
         lambda later: MqttTransport(gateway.id, own, links.connect, later),
         make_store(downstream.store),
         watchdog=links.watchdog,

@@ -13,7 +13,7 @@ Pure state machine: it reads no clock and sends nothing; every method returns ac
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -121,6 +121,15 @@ def _no_valley(_key: object) -> str:
 class Forwarder(Generic[K]):
     """One node of one topic.
 
+    Args:
+        key: Its key.
+        neighbours: Nodes that it knows.
+        timeouts: Of the copies that it sends.
+        valley_of: Returns the valley of a key; empty if unknown.
+        round_trips: Measured round trips, shared by the keys of a gateway.
+        numbers: Numbers of copies. They should not begin where they did before a
+            restart: a late report would be taken for that of another copy.
+
     Attributes:
         known_heads: Subscribers known to a publisher, from the last report.
         subscriber_count: Their number, from the last report; 0 before the first.
@@ -138,6 +147,7 @@ class Forwarder(Generic[K]):
         valley_of: Callable[[K], str] = _no_valley,
         *,
         round_trips: RoundTripTimes[K] | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._valley_of = valley_of
         self.is_uplink_narrow = False
@@ -149,7 +159,7 @@ class Forwarder(Generic[K]):
         self._timeouts = timeouts
         self._trips: RoundTripTimes[K] = round_trips or RoundTripTimes(timeouts)
         self._late: dict[int, tuple[K, float]] = {}
-        self._numbers = count()
+        self._numbers = numbers or count()
         self._sent: dict[int, _Sent[K]] = {}
         self._suspects: dict[K, float] = {}
         self._seen: dict[str, None] = {}
@@ -187,13 +197,12 @@ class Forwarder(Generic[K]):
             case MessageCopy():
                 return self._on_copy(sender, packet, now_s)
             case CopyReceipt(number):
-                self._answered(number, now_s)
-                if sent := self._sent.get(number):
+                if sent := self._answered(sender, number, now_s):
                     sent.due_s = now_s + self._timeouts.report_timeout_s
                 return []
             case RangeReport(number):
-                self._answered(number, now_s)
-                return self._on_report(number, packet)
+                sent = self._answered(sender, number, now_s)
+                return self._on_report(sent, packet) if sent else []
 
     def mark_alive(self, sender: K) -> None:
         """Trust a node again that was silent: it has sent a packet, maybe a ping."""
@@ -239,14 +248,22 @@ class Forwarder(Generic[K]):
         dues = (sent.due_s for sent in self._sent.values())
         return min(chain(dues, signs), default=None)
 
-    def _answered(self, number: int, now_s: float) -> None:
-        """Record how long the first answer to a copy took, even if late."""
-        if late := self._late.pop(number, None):
-            to, sent_s = late
-            self._trips.on_answer(to, now_s - sent_s)
-        elif (sent := self._sent.get(number)) and sent.sent_s is not None:
-            self._trips.on_answer(sent.to, now_s - sent.sent_s)
+    def _answered(self, sender: K, number: int, now_s: float) -> _Sent[K] | None:
+        """Record how long the first answer to a copy took, even if late.
+
+        Returns:
+            The copy; None if it has been given up, or was sent to another node.
+        """
+        if (late := self._late.get(number)) and late[0] == sender:
+            del self._late[number]
+            self._trips.on_answer(sender, now_s - late[1])
+        sent = self._sent.get(number)
+        if sent is None or sent.to != sender:
+            return None
+        if sent.sent_s is not None:
+            self._trips.on_answer(sender, now_s - sent.sent_s)
             sent.sent_s = None
+        return sent
 
     def _was_silent(self, number: int, sent: _Sent[K]) -> None:
         if sent.sent_s is None:
@@ -284,12 +301,10 @@ class Forwarder(Generic[K]):
         return True
 
     def _on_report(
-        self, number: int, report: RangeReport[K]
+        self, sent: _Sent[K], report: RangeReport[K]
     ) -> list[ForwarderAction[K]]:
-        sent = self._sent.pop(number, None)
-        if sent is None:  # given up; its range was delegated again
-            return []
-        sent.task.open.discard(number)
+        del self._sent[report.number]
+        sent.task.open.discard(report.number)
         sent.task.results.append(_Result(sent.copy.low, report.count, report.sample))
         sent.task.is_whole &= report.is_whole
         return self._finish(sent.task)

@@ -7,7 +7,7 @@ several areas and ends when all of them have ended.
 Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -207,6 +207,7 @@ class OverlayNode:
         choose: Chooses one of several keys at random.
         times: Ping times of the links.
         timeouts: Timeouts of the forwarders.
+        numbers: Numbers of their copies.
 
     Attributes:
         home: Key for the node's lifetime.
@@ -221,6 +222,8 @@ class OverlayNode:
         choose: Callable[[Sequence[OverlayKey]], OverlayKey],
         times: PingTimes = DEFAULT_PING_TIMES,
         timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
+        *,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.home = _home(name)
         self.is_backbone_down = False
@@ -228,6 +231,7 @@ class OverlayNode:
         self._choose = choose
         self._ping_times = times
         self._timeouts = timeouts
+        self._numbers = numbers
         self.round_trips: RoundTripTimes[OverlayKey] = RoundTripTimes(
             timeouts, lambda key: key.gateway
         )
@@ -420,7 +424,12 @@ class OverlayNode:
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
         return Forwarder(
-            place.key, place, self._timeouts, _valley, round_trips=self.round_trips
+            place.key,
+            place,
+            self._timeouts,
+            _valley,
+            round_trips=self.round_trips,
+            numbers=self._numbers,
         )
 
     def _leave(self, key: OverlayKey, now_s: float) -> None:

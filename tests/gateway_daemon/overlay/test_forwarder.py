@@ -1,3 +1,4 @@
+from itertools import count
 from random import Random
 
 import pytest
@@ -14,9 +15,11 @@ from experiments.overlay_study.network import (
 from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
 from gateway_daemon.overlay.keys import VECTOR_BITS
 from gateway_daemon.overlay.messages import (
+    CopyReceipt,
     DeliverMessage,
     MessageCopy,
     OverlayMessage,
+    PublicationDone,
     RangeReport,
     RankedNode,
     SendPacket,
@@ -26,6 +29,7 @@ from gateway_daemon.overlay.partition import (
     head_positions,
     second_tree_heads,
 )
+from gateway_daemon.overlay.timeouts import RoundTripTimes
 
 LEARN = OverlayMessage("learn", 1)
 
@@ -163,6 +167,40 @@ def test_report_of_an_unknown_copy_changes_nothing() -> None:
     assert node.receive(9, RangeReport(3, 10, ()), 0.0) == []
     assert node.subscriber_count == 0
     assert node.next_due_s() is None
+
+
+class OneNeighbour(NoNeighbours):
+    """A node with a subscriber to the right."""
+
+    def right_neighbours(self) -> list[RankedNode[int]]:
+        return [RankedNode(20, 0)]
+
+
+@pytest.mark.parametrize("number", [0, 4_000_000_000])
+def test_only_the_receiver_of_a_copy_answers_it(number: int) -> None:
+    """Another node may report a copy of before a restart, with the same number."""
+    node = Forwarder(0, OneNeighbour(), numbers=count(number))
+    node.publish(OverlayMessage("m", 4), 5, 99, 0.0)
+    due_s = node.next_due_s()
+
+    assert node.receive(10, CopyReceipt(number), 0.1) == []
+    assert node.receive(10, RangeReport(number, 1, (RankedNode(10, 0),)), 0.1) == []
+    assert node.next_due_s() == due_s
+    (done,) = node.receive(20, RangeReport(number, 1, (RankedNode(20, 0),)), 0.2)
+    assert isinstance(done, PublicationDone)
+
+
+def test_only_the_receiver_of_a_late_copy_sets_its_round_trip() -> None:
+    """As `test_only_the_receiver_of_a_copy_answers_it`, for one that was given up."""
+    trips = RoundTripTimes[int]()
+    node = Forwarder(0, OneNeighbour(), round_trips=trips)
+    node.publish(OverlayMessage("m", 4), 5, 99, 0.0)
+    node.on_timer(4.0)
+
+    node.receive(10, CopyReceipt(0), 5.0)
+    assert trips.mean_s is None
+    node.receive(20, CopyReceipt(0), 6.0)
+    assert trips.mean_s == 6.0
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), max_size=30))
