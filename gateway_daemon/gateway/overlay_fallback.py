@@ -416,9 +416,6 @@ class OverlayFallback:
         for place in (self._incomplete, self._without_subscribers):
             retries = sum(e.retry_of is place for e in self._in_flight.values())
             for each in place.pop_due(now_s, max(0, RETRY_WINDOW - retries)):
-                if self._is_expired(each.message):
-                    self.queue.release([each.message.seq])  # it drops and counts it
-                    continue
                 each.retry_of = place
                 self._in_flight[str(each.message.id)] = each
                 self._send(each, now_s)
@@ -463,6 +460,14 @@ class OverlayFallback:
         return top + (self.queue.lease(free) if free > 0 else [])
 
     def _send(self, each: _InFlight, now_s: float) -> None:
+        """Publish a message, or end it when it is too old."""
+        if self._is_expired(each.message):
+            if each.repeats:  # it was complete before
+                self._finish(each)
+                return
+            del self._in_flight[str(each.message.id)]
+            self.queue.release([each.message.seq])  # it drops and counts it
+            return
         each.tries += 1
         each.due_s = now_s + RESEND_S
         if self._overlay is not None:

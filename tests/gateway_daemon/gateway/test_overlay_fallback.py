@@ -323,6 +323,35 @@ def test_refused_message_expires(tmp_path: Path) -> None:
     setup.fallback.close()
 
 
+@pytest.mark.parametrize(("priority", "reached"), [(5, 3), (5, 0), (3, 0)])
+def test_message_that_is_never_complete_expires(
+    tmp_path: Path, priority: int, reached: int
+) -> None:
+    """An emergency that one gateway cannot store, or one that reaches no gateway."""
+    ttl_s = {priority: 3600.0}
+    setup = FallbackSetup(tmp_path, FallbackRules(ttl_s=ttl_s), ttl_s)
+    setup.fallback.put([draft(1, priority)])
+    for _ in range(3660):
+        if setup.poll(after_s=1.0):
+            setup.finish(1, reached=reached, is_whole=False)
+
+    assert setup.waiting_count() == 0
+    assert setup.fallback.queue.stats().drop_reasons[priority] == {"expired": 1}
+    setup.fallback.close()
+
+
+def test_repeated_emergency_expires_without_a_loss(tmp_path: Path) -> None:
+    """All had it at the first publication."""
+    ttl_s = {5: 30.0}
+    setup = FallbackSetup(tmp_path, FallbackRules(ttl_s=ttl_s), ttl_s)
+    setup.fallback.put([draft(1, 5)])
+
+    assert publication_times(setup, 60) == [0.0, 10.0]
+    assert setup.waiting_count() == 0
+    assert not setup.fallback.queue.stats().drop_reasons[5]
+    setup.fallback.close()
+
+
 def publish_unheard(setup: FallbackSetup, seqs: Sequence[int]) -> None:
     """Put messages to topics without a subscriber, and end each publication."""
     setup.fallback.put([draft(seq, 3) for seq in seqs])
