@@ -62,8 +62,8 @@ class Plan:
     Attributes:
         target: Of the notification.
         due_s: Unix time.
-        only_open: Whether it is dropped if the event is not open any more by then, or
-            was reopened by a later rise.
+        only_open: Whether it is dropped if the event is not open any more by then, was
+            reopened by a later rise, or a higher level was delivered to the target.
         address: Digest of the target's address, see `digest_of`.
         exercise: Whether it is about an exercise.
     """

@@ -239,7 +239,22 @@ class NotificationSender:
             return None
         # The rules apply separately to what reopened the event after a decision.
         is_decided = event.state != EventState.OPEN or event.reopened > each.entry
-        return NotificationState.NOT_NEEDED if is_decided else None
+        is_needed = not is_decided and not self._has_sent_higher(each)
+        return None if is_needed else NotificationState.NOT_NEEDED
+
+    def _has_sent_higher(self, each: StoredNotification) -> bool:
+        """Whether the same address has received a later, higher level of the event.
+
+        The lower level after it would read as a fall.
+        """
+        return any(
+            other.state is NotificationState.DELIVERED
+            and other.level > each.level
+            and other.entry > each.entry
+            and (other.target, other.address) == (each.target, each.address)
+            and other.exercise == each.exercise
+            for other in self.outbox.of_event(each.event)
+        )
 
     def _begin_delivery(
         self, target: Target, batch: Sequence[StoredNotification], now_s: float

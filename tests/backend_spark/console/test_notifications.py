@@ -1049,6 +1049,28 @@ def test_quiet_hours_never_hold_level_4(
 
 
 @pytest.mark.parametrize(
+    ("status", "states"),
+    [(200, ["not_needed", "delivered"]), (503, ["delivered", "delivered"])],
+)
+def test_level_3_of_quiet_hours_does_not_follow_the_level_5_of_the_night(
+    make_console: MakeConsole, hook: Receiver, status: int, states: list[str]
+) -> None:
+    """At their end it read as a fall; beside a level 5 that still waits it is sent."""
+    console = make_console(rule(hook.url, 'quiet = "16:00-06:00"'))
+    console.rise(3)
+    console.step(40 * 60)
+    console.rise(5)
+    hook.status = status
+    console.step(60)
+    hook.status = 200
+    console.step(14 * 3600)
+
+    assert console.states() == states
+    assert all("レベル5相当" in body["title"] for body in hook.bodies())
+    assert all("レベル3相当" not in body["text"] for body in hook.bodies())
+
+
+@pytest.mark.parametrize(
     ("hours", "clock", "end"),
     [
         ("22:00-06:00", "21:59", "21:59"),

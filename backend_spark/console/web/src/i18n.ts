@@ -355,7 +355,7 @@ const TEXTS = {
   unknownDistricts: ["地区「{names}」は場所の一覧にありません。この地区の事象は通知されないことがあります。通知の設定か、場所の一覧を直してください", "No place has the district {names}: events there may not be notified. Correct the rule, or load the places"],
   notification_waiting: ["送信待ち", "waiting"],
   notification_delivered: ["送信済み", "delivered"],
-  notification_not_needed: ["不要（確認済み）", "not needed (acknowledged)"],
+  notification_not_needed: ["不要（確認済み、またはより高いレベルを送信済み）", "not needed (acknowledged, or a higher level was sent)"],
   notification_given_up: ["送信できず", "given up"],
   chartMissing: ["途切れは欠測です", "A gap is missing data"],
   // Accounts.
