@@ -210,11 +210,11 @@ class Event:
         codes = tuple(body.get("reason_codes") or ())
         reasons = _parsed(codes, tuple(body["reasons"]))
         causes = observed_causes(reasons)
-        self._take_level(body, reasons, causes)
+        self._take_level(entry, reasons, causes)
         if body["level"] == self.peak and reasons and not self.reasons:
             self.reasons = reasons
         self.causes |= causes
-        self.first_s = min(self.first_s, body["step_s"])
+        self.first_s = min(self.first_s, begin_s(entry))
         self.last_s = max(self.last_s, body.get("last_s", body["step_s"]))
         self.messages = max(self.messages, body.get("messages", 0))
         if body.get("node"):
@@ -222,13 +222,14 @@ class Event:
 
     def _take_level(
         self,
-        body: dict[str, Any],
+        entry: JournalEntry,
         reasons: tuple[Reason, ...],
         causes: frozenset[Cause],
     ) -> None:
+        body = entry.body
         is_other = body.get("node") is not None and body["node"] not in self.nodes
         if body["level"] > self.peak:
-            self.peak, self.peak_s = body["level"], body["step_s"]
+            self.peak, self.peak_s = body["level"], begin_s(entry)
             self.reasons = reasons
             self._reopen(body)
         elif body["what"] == "rose":  # again, after a lower level
@@ -527,6 +528,15 @@ class EventBook:
 def slope_of(cell: str | None, node: str | None) -> str:
     """Key of a slope: its cell, or its node outside all cells."""
     return cell or f"node:{node}"
+
+
+def begin_s(entry: JournalEntry) -> int:
+    """Unix time of the sign in an entry of kind ``alert``, as people are shown it.
+
+    A level has the time of the end of its step, which may be after the entry.
+    """
+    step_s = int(entry.body["step_s"])
+    return step_s if entry.body.get("node") else min(step_s, int(entry.at_s))
 
 
 @lru_cache(4096)

@@ -71,7 +71,7 @@ class SituationReport:
             w=words,
             place=self.place,
             now=when(now["now_s"]),
-            data_at=None if now["newest_s"] is None else when(now["newest_s"]),
+            data_at=None if now["newest_s"] is None else _passed(now["newest_s"], now),
             exercise=now["exercise"],
             highest=highest,
             meaning=_meaning(highest, [c for c in Cause if c in causes], language),
@@ -132,7 +132,7 @@ class SituationReport:
             "households": self.places.households(row.token),
             "shelters": list(dict.fromkeys(p.shelter for p in here if p.shelter)),
             "contacts": list(dict.fromkeys(p.contact for p in here if p.contact)),
-            "at": when(latest.at_s),
+            "at": _passed(latest.at_s, now),
             "known": when(latest.known_until_s or latest.at_s),
             "since": _since(row.since_s, now["now_s"], words),
             "margin": row.margin_mm,
@@ -183,11 +183,16 @@ def _meaning(level: int, causes: Sequence[Cause], language: str) -> str:
     return level_meaning(level, causes, language)
 
 
+def _passed(at_s: float, now: dict[str, Any]) -> str:
+    """Time of a level: that of the end of its step, or the present before it."""
+    return when(min(at_s, now["now_s"]))
+
+
 def _since(since_s: int, now_s: float, words: dict[str, str]) -> str:
     """Begin of a level and its duration; without the date on the same day."""
     if not since_s:
         return ""
-    shown, today = when(since_s), when(now_s)[:10]
+    shown, today = when(min(since_s, now_s)), when(now_s)[:10]
     shown = shown[11:] if shown[:10] == today else shown[5:]
     return words["since"].format(shown, _duration(now_s - since_s, words))
 

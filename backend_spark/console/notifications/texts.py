@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
-from backend_spark.console.events import Event
+from backend_spark.console.events import Event, begin_s
 from backend_spark.console.notifications.channels import MAX_TEXT_LENGTH, Message
 from backend_spark.console.report import when
 from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
@@ -119,7 +119,7 @@ class MessageTexts:
 
     def _lines(self, rise: Rise) -> str:
         body = rise.entry.body
-        at = when(body["step_s"])
+        at = when(begin_s(rise.entry))
         since = self._say(f"{at} から", f"since {at} JST")
         render = render_japanese if self.language == "ja" else render_english
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])

@@ -13,7 +13,13 @@ from backend_spark.console.dependencies import (
     Services,
     viewer,
 )
-from backend_spark.console.events import Event, EventBook, EventFilter, EventState
+from backend_spark.console.events import (
+    Event,
+    EventBook,
+    EventFilter,
+    EventState,
+    begin_s,
+)
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.routes.notifications import lines_of_event
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
@@ -134,7 +140,7 @@ def decide(
         for each in chosen:
             times: dict[str, Any] = {}
             if body["state"] == EventState.SLOPE_FAILED:
-                # The end of the step of the first sign may be ahead.
+                # The first sign may have the time of another clock, which is ahead.
                 first_s = min(each.first_s, now_s)
                 times["from_s"] = first_s if failed_s is None else failed_s
                 times["to_s"] = now_s if failed_s is None else failed_s
@@ -214,7 +220,7 @@ def _line(entry: JournalEntry) -> dict[str, Any]:
     reasons = reasons_of(body.get("reason_codes"), body.get("reasons", ()))
     return line | {
         "what": body["what"],
-        "step_s": body["step_s"],
+        "step_s": begin_s(entry),
         "level": body["level"],
         "node": body.get("node"),
         "measured_s": body.get("measured_s", 0),

@@ -593,8 +593,8 @@ def test_slope_that_failed_within_its_first_step_has_a_time_in_the_past(
         answer = client.post("/api/events/state", headers=proof, json=body)
     (stored,) = parts.journal.read("event_state")
 
-    assert answer.json()["events"][0]["failed_s"] == [clock(), clock()]
-    assert stored.body["from_s"] == stored.body["to_s"] == clock()
+    assert answer.json()["events"][0]["failed_s"] == [NOW_S, clock()]
+    assert (stored.body["from_s"], stored.body["to_s"]) == (NOW_S, clock())
 
 
 def test_landslide_of_an_earlier_release_does_not_end_before_it_begins(
@@ -664,6 +664,21 @@ def test_decision_holds_only_for_what_the_person_saw(
     assert states[first["number"]] == "open"
     assert states[second["number"]] == "checked"
     assert taken.status_code == 200
+
+
+def test_event_does_not_begin_in_the_future(book: EventBook, path: Path) -> None:
+    """A level has the time of the end of its step, on the next day near midnight."""
+    book.add(level(4, STEP_S), 70.0)
+    book.add(level(5, 2 * STEP_S), 700.0)
+    book.add(level(5, 2 * STEP_S), 710.0)
+    events = [
+        *book.select(EventFilter()),
+        *EventBook(Journal(path)).select(EventFilter()),
+    ]
+
+    assert [(e.first_s, e.peak_s, e.known) for e in events] == [
+        (70, 700, (5, 1200))
+    ] * 2
 
 
 def test_rise_must_be_seen_by_who_decides(book: EventBook) -> None:

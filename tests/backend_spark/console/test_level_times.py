@@ -129,6 +129,17 @@ def test_level_has_its_begin_from_gold(empty: Workspace) -> None:
     assert re.search(r"since \d\d:\d\d \(9 h 21 min\)", report_of(services, "en"))
 
 
+def test_report_names_no_time_ahead(empty: Workspace) -> None:
+    """The newest step ends in eight minutes, near midnight on the next day."""
+    clock = Clock(NOW_S - 8 * 60)
+    append(empty.data, *steps(A, 1, NOW_S - HOUR_S, NOW_S - 600), row(A, 5, NOW_S))
+    page = report_of(services_of(empty, clock), "en")
+
+    assert "Data as of 2026-10-26 16:32" in page
+    assert "since 16:32 (0 min)" in page
+    assert "16:40" not in page
+
+
 def test_begin_is_kept_when_it_leaves_the_grid(empty: Workspace) -> None:
     """A console that runs for days does not move it."""
     clock = Clock()

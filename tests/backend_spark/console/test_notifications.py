@@ -555,6 +555,19 @@ def test_event_in_force_is_named_before_one_of_its_slope_that_is_over(
     assert "over since" in second
 
 
+def test_message_names_no_time_ahead(
+    make_console: MakeConsole, hook: Receiver, clock: Clock
+) -> None:
+    """The step of the level ends later, near midnight on the next day."""
+    console = make_console(rule(hook.url, 'language = "en"'))
+    now_s = clock.now_s
+    console.services.events.add(sign(5, now_s + 540), now_s)
+    console.step()
+    (body,) = hook.bodies()
+
+    assert f"since {when(now_s)} JST" in body["text"]
+
+
 def test_message_with_a_rise_in_time_is_not_marked_as_late(
     make_console: MakeConsole, hook: Receiver
 ) -> None:

@@ -572,8 +572,9 @@ export function causeWords(level: number, causes: readonly string[]): string {
   return words.filter(Boolean).join(language === "ja" ? "、" : " and ");
 }
 
-// "14:50から（9時間20分）", with the date on another day.
-export function sinceWords(sinceS: number, nowS: number): string {
+// "14:50から（9時間20分）", with the date on another day. A step may end after now.
+export function sinceWords(endS: number, nowS: number): string {
+  const sinceS = Math.min(endS, nowS);
   const isToday = formatDay(sinceS) === formatDay(nowS);
   return t("sinceFor", { t: isToday ? formatClock(sinceS) : formatTime(sinceS), m: formatHours(nowS - sinceS) });
 }
