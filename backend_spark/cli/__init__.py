@@ -23,7 +23,7 @@ COMMANDS: Final = {
         "Load JMA's analysed rain and soil water index on the 1 km grid.",
     ),
     "backup": (
-        "backend_spark.cli.backup:backup",
+        "backend_spark.cli.data:backup",
         "Write a backup of log, tables and console to TARGET; nothing has to stop.",
     ),
     "check": (
@@ -71,7 +71,7 @@ COMMANDS: Final = {
         "Write messages to the log, then acknowledge them; until SIGTERM.",
     ),
     "joint": (
-        "backend_spark.cli.joint:joint",
+        "backend_spark.cli.data:joint",
         "Answer a QUERY in SQL on the newest levels of several backends.",
     ),
     "judge": (
@@ -107,7 +107,7 @@ COMMANDS: Final = {
         "Write a one-page situation report: levels, reasons, missing data.",
     ),
     "restore": (
-        "backend_spark.cli.backup:restore",
+        "backend_spark.cli.data:restore",
         "Restore the backup at SOURCE to the empty places of the settings.",
     ),
     "score": (

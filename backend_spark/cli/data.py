@@ -1,9 +1,13 @@
-"""Commands ``index``, ``export``, ``sql``, ``forecast``, ``analysis``, ``plot``."""
+"""Commands that read and write data.
+
+``index``, ``export``, ``sql``, ``joint``, ``forecast``, ``analysis``, ``plot``,
+``backup`` and ``restore``.
+"""
 
 import sys
 import time
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +21,9 @@ from service_runtime.lifecycle import EXIT_USAGE_DATA
 
 if TYPE_CHECKING:
     from backend_spark.analysed_rain.table import AnalysisImporter
+
+EXIT_NOT_CURRENT = 75
+"""EX_TEMPFAIL of sysexits.h: a backend is stale, ahead, empty or unreachable."""
 
 
 def parse_time_option(
@@ -187,6 +194,27 @@ def sql(config_path: Path, form: str, query: str | None) -> None:
         run_sql(settings.backend, settings.score.hold_s, query, form)
     except SqlError as error:
         raise click.UsageError(str(error)) from error
+
+
+@click.command()
+@config_option
+@answer_format_option
+@click.argument("query", required=False)
+def joint(config_path: Path, form: str, query: str | None) -> None:
+    """Answer a QUERY in SQL on the newest levels of several backends.
+
+    Without QUERY a line for each backend. A backend that is stale, ahead, empty or
+    unreachable is named on standard error, and the status is 75.
+    """
+    from backend_spark.exports import joint as view  # noqa: PLC0415 - DuckDB
+
+    settings = view.read_joint_settings(config_path)
+    try:
+        is_complete = view.run_joint(settings, query, form, time.time())
+    except SqlError as error:
+        raise click.UsageError(str(error)) from error
+    if not is_complete:
+        sys.exit(EXIT_NOT_CURRENT)
 
 
 @click.group()
@@ -371,3 +399,34 @@ def plot(  # noqa: PLR0913 - click gives each option by name
         raise click.UsageError(str(error)) from error
     with writing("--out", out):
         figure.savefig(out, dpi=120)
+
+
+@click.command()
+@config_option
+@click.argument("target")
+def backup(config_path: Path, target: str) -> None:
+    """Write a backup of log, tables and console to TARGET; nothing has to stop.
+
+    TARGET is a new folder, or a new prefix of an object store by its URL.
+    """
+    section = read_settings(config_path).backend
+    from backend_spark.exports.backup import write_backup  # noqa: PLC0415 - delta-rs is slow
+    from backend_spark.tables.store import parse_folder  # noqa: PLC0415 - the same
+
+    click.echo(write_backup(section, parse_folder(target), datetime.now(UTC)))
+
+
+@click.command()
+@config_option
+@click.argument("source")
+def restore(config_path: Path, source: str) -> None:
+    """Restore the backup at SOURCE to the empty places of the settings.
+
+    SOURCE is a folder, or a prefix of an object store by its URL. No program of the
+    backend may run. Each file and the number of rows are checked.
+    """
+    section = read_settings(config_path).backend
+    from backend_spark.exports.backup import restore_backup  # noqa: PLC0415 - delta-rs is slow
+    from backend_spark.tables.store import parse_folder  # noqa: PLC0415 - the same
+
+    click.echo(restore_backup(section, parse_folder(source)))
