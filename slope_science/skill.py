@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 
 from slope_science.findings import EMERGENCY, LOWEST
 
+SCORES = ("pod", "far", "pofd", "tss", "csi", "hss")
+"""Names of the scores of `Contingency`, in the order of reports."""
+
 _TAIL = 0.025
 
 

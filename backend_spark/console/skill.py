@@ -20,6 +20,7 @@ from backend_spark.tables.store import Folder
 from slope_science.findings import ADVISORY, EMERGENCY
 from slope_science.skill import (
     EVENT_CLASSES,
+    SCORES,
     Contingency,
     Slide,
     duration_matrix,
@@ -30,7 +31,6 @@ from slope_science.skill import (
 JST_S: Final = 9 * 3600
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
-_SCORES: Final = ("pod", "far", "pofd", "tss", "csi", "hss")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class SeasonLevels:
         return (
             {"level": level}
             | asdict(cases)
-            | {name: getattr(cases, name) for name in _SCORES}
+            | {name: getattr(cases, name) for name in SCORES}
         )
 
     def _lead(self, event: Slide, level: int) -> dict[str, Any] | None:

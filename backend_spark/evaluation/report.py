@@ -13,9 +13,8 @@ from backend_spark.evaluation.inputs import EvaluationRain
 from backend_spark.evaluation.resampling import Interval
 from backend_spark.evaluation.skill import DayCases, LevelSkill, PredictorSkill
 from slope_science.findings import LOWEST
-from slope_science.skill import EVENT_CLASSES, LeadTime, Slide
+from slope_science.skill import EVENT_CLASSES, SCORES, LeadTime, Slide
 
-_SCORES = ("pod", "far", "pofd", "tss", "csi", "hss")
 _FEW_EVENTS = 20
 _WARM_UP_DAYS = 60
 _MAX_NAMED = 8
@@ -258,7 +257,7 @@ def _list(items: Sequence[str | date]) -> str:
 def _told(each: PredictorSkill) -> dict[str, Any]:
     scores = {
         name: None if each.cases is None else getattr(each.cases, name)
-        for name in _SCORES
+        for name in SCORES
     }
     return asdict(each) | {"scores": scores}
 
