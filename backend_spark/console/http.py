@@ -95,6 +95,19 @@ def security_headers(tiles_origin: str | None) -> dict[str, str]:
     }
 
 
+def service_root(path: str) -> Callable[[Request], str]:
+    """Make a dependency for the address of a service, as the client reached it.
+
+    Args:
+        path: Of the service, such as ``/ogc``.
+    """
+
+    def read_root(request: Request) -> str:
+        return f"{request.base_url}".rstrip("/") + path
+
+    return read_root
+
+
 def set_cookie(
     answer: Response, request: Request, name: str, value: str, age_s: int | None = None
 ) -> None:

@@ -3,7 +3,7 @@
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.cap_messages import (
     ATOM_TYPE,
@@ -18,7 +18,7 @@ from backend_spark.console.dependencies import (
     Viewer,
     client,
 )
-from backend_spark.console.http import json_body, json_response
+from backend_spark.console.http import json_body, json_response, service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap
@@ -31,6 +31,8 @@ _HEADERS: Final = {"Cache-Control": "no-store"}
 
 router = APIRouter()
 page = APIRouter(prefix="/api")
+
+Root = Annotated[str, Depends(service_root(ROOT))]
 
 
 class CapOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,9 +48,8 @@ class CapOrder(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @router.get(f"{ROOT}/feed.atom", dependencies=[Depends(client)])
-def feed(request: Request, services: Services) -> Response:
+def feed(root: Root, services: Services) -> Response:
     """The newest messages as an Atom feed."""
-    root = f"{request.base_url}".rstrip("/") + ROOT
     title = f"Yamamori {services.settings.console.place} CAP".replace("  ", " ")
     now = utc_time(services.clock())
     content = atom_feed(services.standards.cap_messages.newest(), root, title, now)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from backend_spark.console import features_documents as documents
 from backend_spark.console.dependencies import ConsoleServices, Services, client
 from backend_spark.console.features import CELLS, LEVELS, missing_error, parse_selection
+from backend_spark.console.http import service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import StandardsRequestError
 
@@ -16,13 +17,7 @@ ROOT: Final = "/ogc"
 
 router = APIRouter(prefix=ROOT, dependencies=[Depends(client)])
 
-
-def service_root(request: Request) -> str:
-    """Address of the service, as the client reached it."""
-    return f"{request.base_url}".rstrip("/") + ROOT
-
-
-Root = Annotated[str, Depends(service_root)]
+Root = Annotated[str, Depends(service_root(ROOT))]
 
 
 def _answer(make: Callable[[], Any], kind: str, request: Request) -> Response:

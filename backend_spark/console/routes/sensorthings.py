@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Request, Response
 
 from backend_spark.console.dependencies import Services, client
-from backend_spark.console.http import json_response
+from backend_spark.console.http import json_response, service_root
 from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.entities import ENTITY_SETS
 from backend_spark.sensorthings.request_syntax import parse_options
@@ -23,13 +23,7 @@ CONFORMANCE: Final = (
 
 router = APIRouter(prefix=ROOT, dependencies=[Depends(client)])
 
-
-def service_root(request: Request) -> str:
-    """Address of the service, as the client reached it."""
-    return f"{request.base_url}".rstrip("/") + ROOT
-
-
-Root = Annotated[str, Depends(service_root)]
+Root = Annotated[str, Depends(service_root(ROOT))]
 
 
 @router.get("")
