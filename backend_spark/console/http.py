@@ -43,6 +43,7 @@ STREAM_MEMORY: Final = (zlib.DEFLATED, 16 + 12, 5)
 
 MAX_PROBLEM_CHARS: Final = 250
 MAX_BODY_BYTES: Final = 64 * 1024
+MAX_WHY_LENGTH: Final = 500
 
 T = TypeVar("T")
 
@@ -211,6 +212,18 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
             raise HTTPException(422, problem) from error
 
     return read_body
+
+
+def check_why(why: str, *, is_needed: bool = True) -> None:
+    """Check the reason that a user gives for a change.
+
+    Raises:
+        HTTPException: 422 if it is too long, or missing although it is needed.
+    """
+    if not int(is_needed) <= len(why.strip()) <= MAX_WHY_LENGTH:
+        least = "1 to" if is_needed else "at most"
+        rule = f"why must be {least} {MAX_WHY_LENGTH} characters long"
+        raise HTTPException(422, rule)
 
 
 async def read_bounded(request: Request, max_bytes: int) -> bytes:

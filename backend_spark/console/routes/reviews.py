@@ -9,7 +9,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.dependencies import Chief, ConsoleServices, Services, viewer
-from backend_spark.console.http import json_body, json_response
+from backend_spark.console.http import check_why, json_body, json_response
 from backend_spark.console.level_grid import severity
 from backend_spark.console.panels import utc_time
 from backend_spark.console.previews import PreviewBusyError, ReviewEffect
@@ -35,7 +35,6 @@ from slope_science.reason_codes import ReasonCode
 
 DEFAULT_HOURS: Final = 72
 MAX_HOURS: Final = 720
-MAX_WHY_LENGTH: Final = 500
 MAX_DECISIONS_SHOWN: Final = 200
 DRAFT_ID: Final = 2**53
 """Number of a decision that is not saved: later than all others."""
@@ -98,7 +97,7 @@ def preview(draft: DraftBody, services: Services) -> Response:
 @router.post("/reviews")
 def decide(visitor: Chief, draft: DraftBody, services: Services) -> Response:
     """Write a decision."""
-    _check_why(draft.why, is_needed=draft.verdict != "accepted")
+    check_why(draft.why, is_needed=draft.verdict != "accepted")
     cell, count = _find_readings(services, draft)
     raised_to = _effect_of(services, cell, draft).raised_to
     _check_confirmation(raised_to, draft.confirmed_level)
@@ -119,7 +118,7 @@ def revert_preview(draft: RevertBody, services: Services) -> Response:
 @router.post("/reviews/revert")
 def revert(visitor: Chief, draft: RevertBody, services: Services) -> Response:
     """Revert a decision, by an entry of its own."""
-    _check_why(draft.why, is_needed=True)
+    check_why(draft.why)
     decision = _find_decision(services, draft.review)
     raised_to = _effect_without(services, decision).raised_to
     _check_confirmation(raised_to, draft.confirmed_level)
@@ -234,13 +233,6 @@ def _check_range(services: ConsoleServices, draft: ReviewDraft) -> None:
         rule = "codes must be those of the doubts, and none with verdict bad"
         got = min(unknown) if unknown else ", ".join(draft.codes)
         raise HTTPException(422, f"{rule}, got {shortened(got)}")
-
-
-def _check_why(why: str, *, is_needed: bool) -> None:
-    if not int(is_needed) <= len(why.strip()) <= MAX_WHY_LENGTH:
-        least = "1 to" if is_needed else "at most"
-        rule = f"why must be {least} {MAX_WHY_LENGTH} characters long"
-        raise HTTPException(422, rule)
 
 
 def _check_confirmation(raised_to: int | None, confirmed: int | None) -> None:

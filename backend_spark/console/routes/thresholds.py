@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.dependencies import Chief, ConsoleServices, Services, viewer
-from backend_spark.console.http import json_body, json_response
+from backend_spark.console.http import check_why, json_body, json_response
 from backend_spark.console.level_grid import json_numbers
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.previews import PreviewBusyError
@@ -38,7 +38,6 @@ from backend_spark.scoring.rules import CellRules
 from service_runtime.errors import shortened
 from slope_science.errors import ScienceError
 
-MAX_WHY_LENGTH: Final = 500
 MIN_MM, MAX_MM = 10.0, 998.0
 """The job's table takes 999 for "not judged"; no index in Japan reaches 998 mm."""
 
@@ -124,9 +123,7 @@ def _past(services: ConsoleServices, token: str, rules: CellRules) -> dict[str, 
 def change(visitor: Chief, draft: DraftBody, services: Services) -> Response:
     """Write a new version."""
     rows = _rows(services.live_state, draft)
-    if not 1 <= len(draft.version.why.strip()) <= MAX_WHY_LENGTH:
-        rule = f"why must be 1 to {MAX_WHY_LENGTH} characters long"
-        raise HTTPException(422, rule)
+    check_why(draft.version.why)
     _check(services.thresholds, draft)
     if draft.all_cells and draft.confirmed_cells != len(rows):
         rule = f"confirmed_cells must be the number of all cells, {len(rows)}"
