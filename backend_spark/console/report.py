@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -22,10 +22,10 @@ from backend_spark.i18n import (
     reasons_of,
     render_both,
 )
+from backend_spark.scoring.observation import JST
 from slope_science.causes import Cause
 from slope_science.findings import ADVISORY, EMERGENCY, LOWEST
 
-JST: Final = timezone(timedelta(hours=9))
 MAX_CELLS: Final = 7
 MAX_DISTRICTS: Final = 8
 MAX_NOTES: Final = 3

@@ -7,6 +7,7 @@ days hides how long a level lasted. Steps without any level are counted as missi
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import date, datetime, time
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.console.level_grid import MISSING
-from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.observation import JST, STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
 from slope_science.findings import ADVISORY, EMERGENCY
@@ -28,7 +29,6 @@ from slope_science.skill import (
     merge_slides,
 )
 
-JST_S: Final = 9 * 3600
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
 
@@ -76,12 +76,12 @@ class SeasonLevels:
         lead = lead_time(self.ends_s, self.levels, event, level)
         return None if lead is None else asdict(lead)
 
-    def _days(self) -> dict[int, int]:
+    def _days(self) -> dict[date, int]:
         """Highest level of each day in Japan that has a level."""
-        days: dict[int, int] = {}
+        days: dict[date, int] = {}
         for end_s, level in zip(self.ends_s, self.levels, strict=True):
             # A step that ends at midnight belongs to the day before.
-            day = int((end_s - 1 + JST_S) // DAY_S)
+            day = datetime.fromtimestamp(end_s - 1, JST).date()
             days[day] = max(days.get(day, 0), level)
         return days
 
@@ -110,6 +110,6 @@ def read_season(tables: Folder, from_s: int, to_s: int) -> SeasonLevels:
     return SeasonLevels(ends_s, highest[known].tolist(), int(steps))
 
 
-def _touches(day: int, slides: Sequence[Slide]) -> bool:
-    begin_s = day * DAY_S - JST_S
+def _touches(day: date, slides: Sequence[Slide]) -> bool:
+    begin_s = datetime.combine(day, time(), JST).timestamp()
     return any(s.from_s < begin_s + DAY_S and s.to_s >= begin_s for s in slides)

@@ -11,7 +11,7 @@ import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.applied_criteria import AppliedReport, change_number
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
+from backend_spark.scoring.observation import JST
 from service_runtime.decoding import convert
 from service_runtime.files import put_in_place, write_beside_if_new
 from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
@@ -38,7 +39,6 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 ALL_CELLS: Final = ""
-JAPAN: Final = timezone(timedelta(hours=9))
 MAX_VERSIONS: Final = 10_000
 MAX_HOURS: Final = 6
 MAX_MM_PER_H: Final = 200.0
@@ -248,7 +248,7 @@ class Thresholds:
 
 def _row(entry: JournalEntry) -> CriteriaRow | None:
     """Row of a journal entry; its version names the account and the day (JST)."""
-    day = datetime.fromtimestamp(entry.at_s, JAPAN)
+    day = datetime.fromtimestamp(entry.at_s, JST)
     basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
     version: ThresholdVersion = convert(entry.body, ThresholdVersion)
     return version.row(render_english(basis))

@@ -19,20 +19,20 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
 from backend_spark.errors import RainTableError, TelegramError
+from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.quality import Flag
 
 log = logging.getLogger(__name__)
 
-JST: Final = timezone(timedelta(hours=9))
 ENCODING: Final = "cp932"
 RAIN_COLUMN: Final = "降水量(mm)"
 QUALITY_COLUMN: Final = "品質情報"

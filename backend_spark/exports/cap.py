@@ -9,7 +9,7 @@ Source: OASIS Common Alerting Protocol 1.2, sections 3.2 and 3.3.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -19,13 +19,13 @@ from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
 from backend_spark.scoring.holds import JUDGED, UNKNOWN
+from backend_spark.scoring.observation import JST
 from slope_science.causes import Cause
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import find_restrictions, level_reasons
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
-JAPAN: Final = timezone(timedelta(hours=9))
 VALIDITY: Final = timedelta(hours=1)
 """Validity of a level; a newer message is expected before it ends."""
 
@@ -122,7 +122,7 @@ class CapHeader:
     @property
     def identifier(self) -> str:
         """Identifier, unique for each sender and second."""
-        return f"yamamori-{self.sender}-{self.sent.astimezone(JAPAN):%Y%m%dT%H%M%S}"
+        return f"yamamori-{self.sender}-{self.sent.astimezone(JST):%Y%m%dT%H%M%S}"
 
 
 _URGENCY: Final = {  # by level: urgency, severity, responseType
@@ -228,7 +228,7 @@ def _check_present(states: Sequence[CellState], sent: datetime) -> None:
 
 def cap_time(time: datetime) -> str:
     """A time in the form of CAP: whole seconds and a numeric zone, never Z."""
-    return time.astimezone(JAPAN).isoformat(timespec="seconds")
+    return time.astimezone(JST).isoformat(timespec="seconds")
 
 
 def read_reference(message: bytes) -> CapReference:
@@ -388,7 +388,7 @@ def _last(state: CellState, language: int) -> list[str]:
     if state.is_judged or state.known_until is None:
         return []
     level = state.last_level
-    known = f"{state.known_until.astimezone(JAPAN):%Y-%m-%d %H:%M}"
+    known = f"{state.known_until.astimezone(JST):%Y-%m-%d %H:%M}"
     words = (
         f"判定不能（最終 レベル{level}相当 {known}、以後データなし）",
         f"unknown: last judged level {level} at {known} JST, no data since",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import PlotError
 from backend_spark.evaluation.calibration_file import Calibration, ReliabilityBin
 from backend_spark.scoring.movement import ExtensometerSeries
-from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.observation import JST, STEP_S
 from backend_spark.tables.reader import open_tables
 from slope_science.creep import MIN_READINGS, Velocity, fit_velocities, thin_out
 from slope_science.criteria import JUDGED_LEVELS, Criteria
@@ -27,7 +27,6 @@ from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, SoilWater
 from slope_science.reason_text import render_english
 
-JST: Final = timezone(timedelta(hours=9), "JST")
 LEVEL_COLOURS: Final = {
     1: "#ffffff",
     2: "#f2e700",

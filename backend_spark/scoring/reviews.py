@@ -6,19 +6,17 @@ another kind than the rejected ones still counts.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from math import inf
 from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from backend_spark.scoring.observation import Observation, ReviewMark
+from backend_spark.scoring.observation import JST, Observation, ReviewMark
 from slope_science.quality import GOOD, Flag, Verdict, worst_verdict
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
-
-JAPAN: Final = timezone(timedelta(hours=9))
 
 NEVER_REJECTED: Final = frozenset({
     ReasonCode.CLOCK_IMPLAUSIBLE,
@@ -76,7 +74,7 @@ class ReadingReview(msgspec.Struct, frozen=True):
 
     def mark(self) -> ReviewMark:
         """The mark of the readings."""
-        day = datetime.fromtimestamp(self.at_s, JAPAN)
+        day = datetime.fromtimestamp(self.at_s, JST)
         rejected = self.codes if self.verdict == "good" else None
         return ReviewMark(self.person, f"{day:%Y-%m-%d}", rejected)
 

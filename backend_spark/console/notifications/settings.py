@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta
 from typing import Final
 
+from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.cells import Cell
-
-JST: Final = timezone(timedelta(hours=9))
 
 _CLOCK: Final = r"((?:[01]\d|2[0-3]):[0-5]\d)"
 _HOURS: Final = re.compile(f"{_CLOCK}-{_CLOCK}")

@@ -1,6 +1,6 @@
 """Routes of the events: list them, decide about them, write hand-over notes."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -24,6 +24,7 @@ from backend_spark.console.http import json_body, json_response
 from backend_spark.console.routes.notifications import lines_of_event
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import reasons_of, render_both
+from backend_spark.scoring.observation import JST
 from service_runtime.errors import shortened
 
 MAX_NOTE_LENGTH: Final = 2000
@@ -36,8 +37,6 @@ MAX_HISTORY: Final = 500
 
 MAX_DECIDED: Final = 1000
 """Events that one request may change."""
-
-JST: Final = timezone(timedelta(hours=9))
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 

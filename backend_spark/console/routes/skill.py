@@ -1,6 +1,6 @@
 """Routes of the skill page: landslides that people enter, and scores of a season."""
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,11 +15,11 @@ from backend_spark.console.dependencies import (
 from backend_spark.console.events import Event
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.routes.time_travel import LAST_S
-from backend_spark.console.skill import DAY_S, JST_S, read_season
+from backend_spark.console.skill import DAY_S, read_season
+from backend_spark.scoring.observation import JST
 from service_runtime.errors import shortened
 from slope_science.skill import Slide
 
-JST: Final = timezone(timedelta(seconds=JST_S))
 MAX_DAYS: Final = 400
 MAX_COUNT: Final = 10_000
 MAX_TEXT_LENGTH: Final = 500

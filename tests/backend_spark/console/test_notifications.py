@@ -52,9 +52,10 @@ from backend_spark.console.notifications.outbox import (
     StoredNotification,
 )
 from backend_spark.console.notifications.sender import MAX_EVENTS, MERGE_S
-from backend_spark.console.notifications.settings import JST, QuietHours
+from backend_spark.console.notifications.settings import QuietHours
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import when
+from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 
