@@ -1,5 +1,6 @@
 """A machine for tests: Debian's systemd in a container, with our wheel installed."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,13 @@ DEPENDENCIES = "/opt/dependencies"
 """Mount point of the libraries of the environment that runs the tests."""
 PACKAGES_INSIDE = "/opt/debs"
 """Mount point of a folder of Debian packages."""
+
+CGROUPS = [Path("/sys/fs/cgroup", name) for name in ("systemd", "unified")]
+"""Hierarchies that systemd uses beside others, where there is not one for everything.
+
+Containers that are started in one control group share those of their units: a command
+of one, such as `systemctl kill`, then fails because of the processes of another.
+"""
 
 
 def tree(more: str = "") -> Path:
@@ -97,6 +106,18 @@ def _mount(kind: str, options: str, at: Path) -> None:
     subprocess.run(command, check=True)
 
 
+def _remove_groups(top: Path) -> bool:
+    """Remove a control group and those below; False while one has processes."""
+    try:
+        for folder, _, _ in os.walk(top, topdown=False):
+            Path(folder).rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
 class DebianMachine:
     """One container: boot, run commands in it, power off.
 
@@ -109,6 +130,8 @@ class DebianMachine:
     def __init__(self, folder: Path, more: str = "", size: str = "1g") -> None:
         self.root = folder / "root"
         self._memory = folder / "memory"
+        name = f"yamamori-{uuid.uuid4().hex[:12]}"
+        self._cgroups = [each / name for each in CGROUPS if each.is_dir()]
         self._mount_overlay(tree(more), size)
 
     def boot(self, packages: Path | None = None) -> None:
@@ -121,13 +144,16 @@ class DebianMachine:
         )
         if packages is not None:
             container += f" --bind-ro={packages.resolve()}:{PACKAGES_INSIDE}"
-        mount = "mount -t tmpfs tmpfs /run/systemd/nspawn"
+        before = "mount -t tmpfs tmpfs /run/systemd/nspawn"
+        for each in self._cgroups:
+            each.mkdir()
+            before += f" && echo 0 > {each}/cgroup.procs"
         self._process = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL"),  # if the tests are killed
                 *("unshare", "--mount", "--propagation", "private"),
                 *("--pid", "--fork", "--kill-child", "--mount-proc"),
-                *("sh", "-c", f"{mount} && exec {container}"),
+                *("sh", "-c", f"{before} && exec {container}"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -175,6 +201,9 @@ class DebianMachine:
         """Kill it, and unmount its folders."""
         os.kill(self._leader, signal.SIGKILL)
         self._process.wait()
+        for each in self._cgroups:
+            # As the kernel removes the last processes of a group a moment later.
+            wait_until(lambda at=each: _remove_groups(at))
         for path in (self.root, self._memory):
             subprocess.run(["umount", "--lazy", str(path)], check=True)
 

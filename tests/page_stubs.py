@@ -92,9 +92,9 @@ exit 1
 
 SSH = """
 # Checks `install`: the copied file, our user, and the folder of a gateway.
-[ "$1" = -t ] && [ "$3" = sudo ] && [ "$4" = install ] || { echo "not ours: $*" >&2; exit 1; }
+rights="-o yamamori -g yamamori -m 600"
 case "$*" in
-  *" -o yamamori -g yamamori -m 600 -t "*"/var/gateway/updates /tmp/"*) ;;
+  "-t "*" sudo install $rights -t "*"/var/gateway/updates /tmp/"*) ;;
   *) echo "not ours: $*" >&2; exit 1;;
 esac
 test -f "$UNITS/$(basename "${@: -1}")"
