@@ -80,6 +80,7 @@ from service_runtime.service_rights import (
     find_service_user,
     read_drop_ins,
 )
+from spatial_mqtt.certificate_areas import check_certificate_areas
 from spatial_mqtt.topics import cell_topic
 
 
@@ -219,6 +220,7 @@ def _check_machine(
     tls, queue = node.settings.tls, Path(node.settings.queue.path)
     # Without its certificate yet: the first start makes the request for it.
     has_certificate = Path(tls.certificate or tls.renewed or "").is_file()
+    place, areas = "node.latitude and longitude", [cell_topic(app.find_node_cell(node))]
     return [
         *check_libraries("edge"),
         *check_programs("node", os.environ["PATH"]),
@@ -227,6 +229,7 @@ def _check_machine(
         *(user.check_tls(tls) if user is not None else ()),
         *check_disk(queue.parent),
         *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
+        *check_certificate_areas(tls, place, areas),
     ]
 
 

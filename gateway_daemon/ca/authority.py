@@ -37,6 +37,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import structs
 
+from spatial_mqtt.certificate_areas import CELL_URN
 from spatial_mqtt.certificate_renewal import PublicKey, renewal_due_s
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
@@ -79,7 +80,6 @@ hands at any time, and is refused at listeners for these."""
 BROKER: Final = "broker"
 ALL_ROLES: Final = (*ROLES, BROKER)
 
-CELL_URN = "urn:yamamori:cell:"
 INFRASTRUCTURE_URN = "urn:yamamori:infrastructure"
 """Distribution point in certificates of `INFRASTRUCTURE`. OpenSSL accepts a revocation
 list with this point for these certificates only; a listener that has no other list

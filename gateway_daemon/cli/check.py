@@ -30,6 +30,7 @@ from service_runtime.metrics import parse_listen_address
 from service_runtime.service_rights import USER, find_service_user, find_user
 from service_runtime.settings import read_toml
 from service_runtime.tls import Endpoint
+from spatial_mqtt.certificate_areas import check_certificate_areas
 
 MOSQUITTO: Final = "mosquitto"
 SIGNER_USER: Final = "yamamori-ca"
@@ -64,8 +65,11 @@ def check(path: Path, *, is_json: bool) -> None:
         *(user.check_tls(needs.tls) if user is not None else ()),
         *check_broker_files(BROKER_FILES, MOSQUITTO),
     ]
-    if isinstance(settings, config.GatewaySettings) and settings.uplink.period:
-        findings.append(ok(settings.uplink.describe_zone(now.timestamp())))
+    if isinstance(settings, config.GatewaySettings):
+        areas = settings.gateway.areas
+        findings += check_certificate_areas(settings.tls, "gateway.areas", areas)
+        if settings.uplink.period:
+            findings.append(ok(settings.uplink.describe_zone(now.timestamp())))
     click.echo(format_findings(findings, as_json=is_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
 

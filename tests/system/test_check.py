@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
+from trust_bench import IssuingAuthority
 
 from backend_spark.cli import check as backend_check
 from backend_spark.cli import cli as backend
@@ -139,6 +140,38 @@ def test_kind_of_the_program_follows_from_the_settings(
     assert f"ok    broker.local: {url} accepts connections" in announced
     assert any(line.startswith("MEND  broker.managers must") for line in announced)
     assert f"ok    signer.broker: {url} accepts connections" in signer
+
+
+@pytest.mark.broker
+def test_areas_outside_the_certificate_are_named(machine: CheckedMachine) -> None:
+    """Every link was well, and the brokers refused every message."""
+    authority = IssuingAuthority(machine.folder / "ca")
+
+    def with_tls(settings: str, name: str) -> str:
+        tls = authority.files(name)
+        files = f'ca = "{tls.ca}"\ncertificate = "{tls.certificate}"\n'
+        return f'{settings}[tls]\n{files}key = "{tls.key}"\n'
+
+    def mends(program: str, settings: str) -> str:
+        lines = machine.check(program, settings)[1]
+        return " ".join(" ".join(lines).replace("|", " ").split())
+
+    areas = 'areas = ["/1/2/2/0", "/1/2/3"]\n[uplink]'
+    gateway = with_tls(GATEWAY.replace("[uplink]", areas), "gw")
+    node = with_tls(NODE, "n1")
+    authority.issue("gateway", "gw", "/3/1/1", "/1/2/2")
+    authority.issue("node", "n1", "/3/1/1/2")
+    foreign = mends("gateway_daemon", gateway), mends("edge_agent", node)
+    authority.issue("gateway", "gw", "/1/2")
+    authority.issue("node", "n1", "/1/2/2/2")
+    inside = mends("gateway_daemon", gateway), mends("edge_agent", node)
+
+    assert "gateway.areas must be inside the certificate" in foreign[0]
+    assert "(/3/1/1 /1/2/2), got '/1/2/3'; issue it again with --cell" in foreign[0]
+    assert "got '/1/2/2/0'" not in foreign[0]
+    assert "node.latitude and longitude must be inside the certificate" in foreign[1]
+    assert "(/3/1/1/2), got '/1/2/2/2/2/1/3/" in foreign[1].replace("' ", "'")
+    assert "inside the certificate" not in inside[0] + inside[1]
 
 
 @pytest.mark.broker
