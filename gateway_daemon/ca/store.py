@@ -12,7 +12,7 @@ A lock allows one writing process at a time. Each file is replaced atomically.
 
 import fcntl
 import os
-import shutil
+import pwd
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -342,28 +342,34 @@ def encode_key(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock)
 
 
-def write_file(
-    path: Path, data: bytes, mode: int, owner: str | int | None = None
-) -> None:
+def write_file(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
     """Replace a file atomically; it never exists with another mode or owner.
 
-    Without an owner, what root writes belongs to the owner of the folder.
+    Its group is that of the owner. Without an owner, what root writes has owner and
+    group of the folder.
 
     Raises:
         LookupError: The owner is not a user.
     """
-    if owner is None and os.geteuid() == 0:
-        # Root works in the folder of the signer, who must be able to read it.
-        owner = path.parent.stat().st_uid
-    if owner is None:
+    if owner is None and os.geteuid() != 0:
         write_atomic(path, data, mode)
         return
+    if owner is None:
+        # Root works in the folder of the signer, who must be able to read it.
+        folder = path.parent.stat()
+        uid, gid = folder.st_uid, folder.st_gid
+    else:
+        try:
+            user = pwd.getpwnam(owner)
+        except KeyError as error:
+            raise LookupError(f"no such user: {owner!r}") from error
+        uid, gid = user.pw_uid, user.pw_gid
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
-        shutil.chown(fresh, owner)
+        os.fchown(descriptor, uid, gid)
         file.write(data)
         file.flush()
         os.fsync(descriptor)

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import pwd
 import stat
 import subprocess
 import time
@@ -240,6 +242,32 @@ def test_new_certificate_of_a_broker_is_remarked(tmp_path: Path) -> None:
 
     assert "certificate has changed" not in again.stdout
     assert "the broker's certificate has changed: it counts once it is" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_broker_files_have_the_group_of_their_owner(tmp_path: Path) -> None:
+    """Mosquitto warned that a newer one will refuse an ACL of another group."""
+    folder, out = tmp_path / "ca", tmp_path / "b"
+    user = pwd.getpwnam("nobody")
+    expected = {(user.pw_uid, user.pw_gid)}
+    run_ca(folder, "init", "Otoyo")
+    issue = ("issue", "broker", "d1-broker", "--host", "localhost")
+    write = ("broker-config", "distributed", "d1", "--out", str(out))
+
+    def owners() -> set[tuple[int, int]]:
+        found = [(path.stat().st_uid, path.stat().st_gid) for path in out.iterdir()]
+        return set(found)
+
+    run_ca(folder, *issue)
+    run_ca(folder, *write, "--owner", "nobody")
+    named = owners()
+    os.chown(out, user.pw_uid, user.pw_gid)
+    for path in out.iterdir():
+        path.unlink()
+    run_ca(folder, *write)  # by root, in the folder of another user
+    inherited = owners()
+
+    assert (named, inherited) == (expected, expected)
 
 
 def test_unknown_owner_of_broker_files_is_reported(tmp_path: Path) -> None:
