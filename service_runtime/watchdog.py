@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 Heartbeat = Callable[[], None]
 
+MAX_SILENCE_S = 60.0
+"""Limit of a loop that itself waits for seconds only: the longest write on a failing
+disk. After that the loop counts as hung."""
+
 
 def no_heartbeat() -> None:
     """Heartbeat of a loop that is not watched."""

@@ -24,7 +24,7 @@ from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence
-from service_runtime.watchdog import LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import RENEWAL_REQUESTS, renewal_answer_topic, renewal_topic
@@ -39,7 +39,6 @@ from spatial_mqtt.transport import (
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-SILENCE_S = 60.0
 LOG_INTERVAL_S = 3600.0
 RESULTS: Final = ("renewed", "early", "contested", "refused", "failed")
 
@@ -88,7 +87,7 @@ class RenewalSigner(BaseConnectionHandler):
         for service in self._services:
             service.start()
         self._connection.start()
-        with self._watchdog.watch_loop("signer", SILENCE_S) as heartbeat:
+        with self._watchdog.watch_loop("signer", MAX_SILENCE_S) as heartbeat:
             while True:
                 heartbeat()
                 try:

@@ -17,7 +17,7 @@ from gateway_daemon.gateway.subscriptions import filters_by_broker
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import is_system_topic, maximal_filters
@@ -37,8 +37,6 @@ SESSION_EXPIRY_S = 7 * 86_400
 RETRY_S = 2.0
 IDLE_S = 5.0
 """Longest wait between two heartbeats."""
-
-SILENCE_S = 60.0
 
 Connect = Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]
 
@@ -228,7 +226,7 @@ class Downstream:
         """Serve until `stop`."""
         uplink = self._lane.uplink
         if uplink is not None:
-            start_watched_loop(self._watchdog, "local", SILENCE_S, uplink.run)
+            start_watched_loop(self._watchdog, "local", MAX_SILENCE_S, uplink.run)
             uplink.switch_to(self._own_broker)
         while (batch := self._inbox.next_batch(IDLE_S)) is not None:
             heartbeat()

@@ -24,7 +24,7 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.overlay_fallback import OverlayFallback
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, find_responsible_broker
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
@@ -36,7 +36,6 @@ PAUSE_S = 0.002
 """Pause between two batches of a move: without it their thread would mostly take the
 lock again before one that waits for it."""
 
-SILENCE_S = 60.0
 RETIRE_TIMEOUT_S = 10.0
 
 
@@ -355,7 +354,7 @@ class Egress:
             return False
         uplink = self._make_uplink(broker, queue)
         name = f"lane {broker}"
-        thread = start_watched_loop(self._watchdog, name, SILENCE_S, uplink.run)
+        thread = start_watched_loop(self._watchdog, name, MAX_SILENCE_S, uplink.run)
         self._lanes[broker] = Lane(queue, uplink, thread)
         uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
         return True

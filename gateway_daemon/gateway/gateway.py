@@ -26,7 +26,7 @@ from gateway_daemon.gateway.ingress import Ingress
 from gateway_daemon.gateway.manager_link import ManagerLink
 from service_runtime.files import write_best_effort
 from service_runtime.lifecycle import Service, start_watched_loop
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import (
     BrokerTable,
     decode_broker_table,
@@ -59,7 +59,6 @@ LEFTOVERS_S = 45.0
 subscribers leave the old one after `LINGER_S`, on their own clocks."""
 
 POLL_S = 1.0
-SILENCE_S = 60.0
 REROUTE_S = 600.0
 """A new table may move all messages of a broker from one file to another."""
 
@@ -302,7 +301,9 @@ class Gateway:
             self._start("front", self._ingress.run)
 
     def _start(self, name: str, run: Callable[[Heartbeat], None]) -> None:
-        self._threads.append(start_watched_loop(self._watchdog, name, SILENCE_S, run))
+        self._threads.append(
+            start_watched_loop(self._watchdog, name, MAX_SILENCE_S, run)
+        )
 
     def _recall_table(self) -> None:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from service_runtime.lifecycle import start_watched_loop
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import FileChunkError, TopicError
 from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
@@ -26,7 +26,6 @@ from spatial_mqtt.transport import (
 
 log = logging.getLogger(__name__)
 
-SILENCE_S = 60.0
 POLL_S = 5.0
 MAX_WAITING = 256
 """Requests that are queued; nodes repeat those that get no answer."""
@@ -72,7 +71,7 @@ class UpdateServer:
     def start(self) -> None:
         """Begin to serve."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        start_watched_loop(self._watchdog, "pieces", SILENCE_S, self._run)
+        start_watched_loop(self._watchdog, "pieces", MAX_SILENCE_S, self._run)
         self._connection.start()
 
     def stop(self) -> None:

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from gateway_daemon.manager.registry import Registry
 from service_runtime.lifecycle import start_watched_loop
-from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
+from service_runtime.watchdog import (
+    MAX_SILENCE_S,
+    Heartbeat,
+    LoopWatchdog,
+    no_heartbeat,
+)
 from spatial_mqtt.directory import BrokerInfo
 
 PROBE_INTERVAL_S = 10.0
-SILENCE_S = 60.0
 MAX_MISSED_PROBES = 3
 """Failed probes in a row before a server counts as down: one may be a lost packet."""
 
@@ -63,7 +67,10 @@ class HealthProbes:
             on_result: Receives changes; called in the thread of the probes.
         """
         start_watched_loop(
-            self._watchdog, "probes", SILENCE_S, lambda beat: self._run(on_result, beat)
+            self._watchdog,
+            "probes",
+            MAX_SILENCE_S,
+            lambda beat: self._run(on_result, beat),
         )
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ from gateway_daemon.manager.table_changes import find_obstacles, next_table
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
 from service_runtime.log_limit import LogLimit
-from service_runtime.watchdog import LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.directory import (
     GatewayHeartbeat,
     decode_gateway_heartbeat,
@@ -97,7 +97,6 @@ class ManagerClocks:
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
-SILENCE_S = 60.0
 SAVE_AGAIN_S = 10.0
 """Pause before the registry is written again, after an error."""
 
@@ -227,7 +226,7 @@ class Manager:
             self._probes.set_targets(self._registry)
         if self._scaler is not None:
             self._scaler.start(self._inbox.put)
-        with self._clocks.watchdog.watch_loop("manager", SILENCE_S) as heartbeat:
+        with self._clocks.watchdog.watch_loop("manager", MAX_SILENCE_S) as heartbeat:
             while self._serve_next():
                 heartbeat()
                 now_s = self._clocks.mono_s()

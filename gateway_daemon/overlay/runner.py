@@ -35,7 +35,7 @@ from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.peers import NO_PEERS, PeerSummary
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.metrics import Metric, MetricSample, gauge
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import TopicError
 
@@ -46,8 +46,6 @@ MAX_WAIT_S = 0.5
 
 EVENT_BATCH = 200
 """Events that are processed before packets go out, so that one commit covers all."""
-
-SILENCE_S = 60.0
 
 MAX_NAMES_LOGGED = 10
 """Names in one log line."""
@@ -152,7 +150,7 @@ class OverlayRunner:
 
     def start(self) -> None:
         """Start the loop in a thread and join the overlay."""
-        start_watched_loop(self._watchdog, "overlay", SILENCE_S, self.run)
+        start_watched_loop(self._watchdog, "overlay", MAX_SILENCE_S, self.run)
 
     def stop(self) -> None:
         """Leave the overlay and end the loop."""

@@ -153,7 +153,7 @@ def find_limit_problems(
 
 LIMIT_RULE = "limit"
 
-SILENCE_S = 6 * 3600.0
+MAX_READING_GAP_S = 6 * 3600.0
 """Time without a reading after which a limit is over. The longest interval of a sensor
 is an hour, and five while the battery is saved."""
 
@@ -203,7 +203,7 @@ class LimitRule:
             return
         lasted_s = self._last_s - since_s
         silent_s = context.now_s - self._last_s
-        if lasted_s < limit.for_s or silent_s > max(limit.hold_s, SILENCE_S):
+        if lasted_s < limit.for_s or silent_s > max(limit.hold_s, MAX_READING_GAP_S):
             return
         reason = Reason(
             ReasonCode.LIMIT,
