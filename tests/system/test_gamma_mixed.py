@@ -255,20 +255,29 @@ def test_original_clients_at_our_gateway_and_at_theirs(
     at_ours, at_original = make_original_client(HERE), make_original_client(ELSEWHERE)
     assert at_ours.gateway == deployment.at_ours.endpoint
     assert at_original.gateway == deployment.at_original.endpoint
-    for each in (at_ours, at_original):
+    clients = {b"to ours": at_ours, b"to theirs": at_original}
+    for each in clients.values():
         each.subscribe_at(*HERE)
-    deployment.wait_for_filter("/")
-    time.sleep(0.5)
+
+    def is_routed() -> bool:
+        """Publish at each gateway; whether each client has received from both."""
+        for payload, each in clients.items():
+            each.publish_at(*HERE, payload, qos=1)
+        time.sleep(0.2)
+        received = [{p for _, p in each.received} for each in clients.values()]
+        return all(clients.keys() <= each for each in received)
+
+    wait_until(is_routed)
     sent = [b"%d" % n for n in range(2 * COUNT)]
     for first, second in zip(sent[::2], sent[1::2], strict=True):
         at_ours.publish_at(*HERE, first, qos=1)
         at_original.publish_at(*HERE, second, qos=1)
-    for each in (at_ours, at_original):
-        wait_until(lambda c=each: len(c.received) >= 2 * COUNT)
+    for each in clients.values():
+        wait_until(lambda c=each: {p for _, p in c.received} >= set(sent))
     time.sleep(0.5)
 
-    for each in (at_ours, at_original):
-        payloads = [payload for _, payload in each.received]
+    for each in clients.values():
+        payloads = [p for _, p in each.received if p not in clients]
         assert lost_and_doubled(sent, payloads) == (0, 0)
 
 
