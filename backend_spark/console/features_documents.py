@@ -15,11 +15,10 @@ from backend_spark.console.features import (
     Feature,
     FeaturePage,
 )
-from backend_spark.exports.formats import exercise_mark
+from backend_spark.exports.formats import GEOJSON, exercise_mark
 from backend_spark.sensorthings.entities import time_text
 
 JSON: Final = "application/json"
-GEOJSON: Final = "application/geo+json"
 OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.0"
 CRS84: Final = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
 _CLASSES: Final = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf"

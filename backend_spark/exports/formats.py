@@ -40,6 +40,9 @@ PART_ROWS: Final = 4096
 MAX_READINGS: Final = 500_000
 """Readings of one SensorThings document, which is in memory as a whole."""
 
+GEOJSON: Final = "application/geo+json"
+"""Media type."""
+
 ZONES: Final = {"UTC": "UTC", "JST": "Asia/Tokyo"}
 """Zones of exported times, with their names in the time zone database."""
 
@@ -453,7 +456,7 @@ def _feature_of_interest(cell: str) -> dict[str, Any]:
     return {
         "name": cell,
         "description": "S2 cell of the node, level 13",
-        "encodingType": "application/geo+json",
+        "encodingType": GEOJSON,
         "feature": {"type": "Polygon", "coordinates": [cell_ring(cell)]},
     }
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from backend_spark.exports.formats import (
     COUNTER_NOTES,
+    GEOJSON,
     MEASURED,
     TRUTH,
     cell_ring,
@@ -22,7 +23,6 @@ from backend_spark.exports.formats import (
 from backend_spark.sensorthings.catalogue import Catalogue, NodeSeries, Series
 
 OBSERVATIONS: Final = "Observations"
-GEOJSON: Final = "application/geo+json"
 _ANY_RESULT: Final = (
     "http://www.opengis.net/def/observationType/OGC-OM/2.0/OM_Observation"
 )

@@ -12,6 +12,7 @@ from backend_spark.console.features import CELLS, LEVELS, missing_error, parse_s
 from backend_spark.console.http import service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import StandardsRequestError
+from backend_spark.exports.formats import GEOJSON
 
 ROOT: Final = "/ogc"
 
@@ -24,7 +25,7 @@ def _answer(make: Callable[[], Any], kind: str, request: Request) -> Response:
     """What a function makes as JSON, or its error in the form of the standard."""
     headers = {"Cache-Control": "no-store"}
     try:
-        if kind != documents.GEOJSON:
+        if kind != GEOJSON:
             parse_format(request)
         content = msgspec.json.encode(make())
     except StandardsRequestError as error:
@@ -125,7 +126,7 @@ def items(name: str, request: Request, root: Root, services: Services) -> Respon
         is_exercise = services.settings.console.exercise
         return documents.feature_page(page, links, now, is_exercise=is_exercise)
 
-    return _answer(make, documents.GEOJSON, request)
+    return _answer(make, GEOJSON, request)
 
 
 @router.get("/collections/{name}/items/{key}")
@@ -140,4 +141,4 @@ def item(
         feature = services.standards.features.find(name, key)
         return documents.feature_document(feature, str(request.url), here)
 
-    return _answer(make, documents.GEOJSON, request)
+    return _answer(make, GEOJSON, request)

@@ -216,7 +216,7 @@ def levels_geojson(services: Services, at: int | None = None) -> Response:
     )
     text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
     name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
-    return _file(text.encode(), "application/geo+json", name)
+    return _file(text.encode(), formats.GEOJSON, name)
 
 
 @router.get("/download/draft.xml", dependencies=[Depends(check_moment)])

@@ -12,6 +12,7 @@ from backend_spark.console.dependencies import Chief, ConsoleServices, Services,
 from backend_spark.console.http import json_response, read_bounded
 from backend_spark.console.overlay_files import MAX_FILE_BYTES
 from backend_spark.console.overlays import Overlay, overlay_view
+from backend_spark.exports.formats import GEOJSON
 from backend_spark.tile_packs.reader import (
     MAX_ZOOM,
     MEDIA_TYPES,
@@ -145,7 +146,7 @@ def overlay_content(overlay_id: OverlayId, services: Services) -> Response:
     if packed is None:
         raise HTTPException(503, "the overlay's file is missing or was changed")
     headers = {"Content-Encoding": "gzip", "Cache-Control": CACHE}
-    return Response(packed, media_type="application/geo+json", headers=headers)
+    return Response(packed, media_type=GEOJSON, headers=headers)
 
 
 @router.get("/search")
