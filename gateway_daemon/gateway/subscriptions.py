@@ -65,10 +65,14 @@ _UNSUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) (?P<filter>[/+#].*)")
 _CONNECTED = re.compile(
     r"\d+: New client connected from \S+ as (?P<client>.+) \(p\d, c(?P<clean>[01]),.*"
 )
+# A client's id may contain such words itself: what the broker adds comes last. When a
+# session is taken over, the new connection is logged next.
 _DISCONNECTED = re.compile(
-    r"\d+: Client (?P<client>.+?) "
-    r"(?:\[\S+\] )?(?:disconnected|closed its connection|has exceeded timeout).*"
+    r"\d+: Client (?!.* already connected, closing old connection\.)(?P<client>.+) "
+    r"(?:disconnected(?:| due to .+|: .+|, not authorised)|closed its connection|"
+    r"been disconnected by administrative action|has exceeded timeout, disconnecting)\."
 )
+_ADDRESS = re.compile(r" \[\S+:\d+\]$")
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
@@ -149,10 +153,10 @@ class SubscriptionTable:
                 self._remove(client)
             if found["clean"] == "0" and len(self._persistent) < MAX_CLIENTS:
                 self._persistent.add(client)
-        elif (found := _DISCONNECTED.fullmatch(line)) and (
-            found["client"] not in self._persistent
-        ):
-            self._remove(found["client"])
+        elif found := _DISCONNECTED.fullmatch(line):
+            client = _ADDRESS.sub("", found["client"])
+            if client not in self._persistent:
+                self._remove(client)
 
     def register(self, filter_: str) -> None:
         """Count a filter that a Gamma client registered."""

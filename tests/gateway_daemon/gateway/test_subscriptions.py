@@ -115,15 +115,24 @@ def test_client_is_tracked_from_connect_to_disconnect() -> None:
     assert table.filters == set()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Client d closed its connection.",
-        "Client d has exceeded timeout, disconnecting.",
-        "Client d disconnected.",
-        "Client d [127.0.0.1:59845] disconnected: connection closed by client.",
-    ],
+ENDS = (
+    "closed its connection.",
+    "has exceeded timeout, disconnecting.",
+    "disconnected.",
+    "disconnected: Connection reset by peer.",
+    "disconnected, not authorised.",
+    "disconnected due to protocol error.",
+    "disconnected due to QoS too high or retain not supported.",
+    "disconnected due to using not allowed feature (QoS too high, and so on).",
+    "been disconnected by administrative action.",
+    "[127.0.0.1:59845] disconnected.",
+    "[127.0.0.1:59845] disconnected: connection closed by client.",
+    "[::1:59845] disconnected: exceeded timeout.",
 )
+"""Ends of the lines in Mosquitto 2.0.11 and later."""
+
+
+@pytest.mark.parametrize("line", [f"Client d {end}" for end in ENDS])
 @pytest.mark.parametrize(("clean", "stays"), [("1", False), ("0", True)])
 def test_persistent_session_keeps_its_filters_while_disconnected(
     line: str, clean: str, stays: bool
@@ -236,6 +245,21 @@ def test_presumed_clients_are_bounded() -> None:
 
     assert len(table.to_state().clients) == MAX_PRESUMED
     assert "c0" not in table.to_state().clients
+
+
+@pytest.mark.parametrize("end", [*ENDS, "already connected, closing old connection."])
+@pytest.mark.parametrize(
+    "suffix", ["disconnected x", *ENDS, "disconnected: x", "disconnected due to x"]
+)
+def test_client_id_with_the_words_of_the_log_ends_no_other_client(
+    suffix: str, end: str
+) -> None:
+    """Any client may choose `siren disconnected x` as its id."""
+    table = SubscriptionTable()
+    table.on_subscribe_log("1: siren 1 /3/#")
+    table.on_client_log(f"2: Client siren {suffix} {end}")
+
+    assert table.filters == {"/3/#"}
 
 
 @given(st.text())
