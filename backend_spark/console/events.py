@@ -28,6 +28,9 @@ CLEAR_S: Final = 3600
 QUIET_S: Final = 6 * 3600
 """Time without a message that ends an event of a node outside all cells."""
 
+MISSING_S: Final = 1800
+"""Time without a level of a cell after which messages of its nodes count alone."""
+
 EARLIER_RELEASE_GAP_S: Final = 86_400
 """Entries of an earlier release, which wrote no ends, further apart are two events."""
 
@@ -165,13 +168,20 @@ class Event:
         return "cause" if sign.causes - self.causes or (is_other and is_later) else ""
 
     def _returns(self, sign: Sign) -> bool:
-        """Whether a node outside all cells sends again after an hour without messages.
+        """Whether a message calls people again without a level of the cell.
 
-        In a cell the levels of the cell tell.
+        It does so outside all cells after an hour without messages. In a cell the
+        levels count, which follow a message; while they are missing, as when the
+        scoring job stands still, a message above the level that was seen counts.
         """
         is_decided = self.state is not EventState.OPEN and sign.at_s > self.state_s
-        is_again = is_decided and sign.at_s > self.last_s + CLEAR_S
-        return self.cell is None and is_again and sign.level >= self.call_level()
+        if not is_decided or sign.level < self.call_level():
+            return False
+        if self.cell is None:
+            return sign.at_s > self.last_s + CLEAR_S
+        newest_s = 0 if self.newest is None else self.newest[1]
+        is_alone = sign.node is not None and sign.at_s > newest_s + MISSING_S
+        return is_alone and sign.level > self.known[0]
 
     def call_level(self) -> int:
         """Lowest level whose return calls people again."""

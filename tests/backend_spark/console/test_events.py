@@ -330,6 +330,27 @@ def test_short_rise_within_the_step_of_a_false_alarm_calls_people(
     assert slope.follow(3, 3) == [("open", 2, False)]
 
 
+@pytest.mark.parametrize(
+    ("pri", "after_s", "found"),
+    [
+        (5, HOUR * STEP_S, ("open", 2, False)),
+        (5, 3 * STEP_S - 1, ("acknowledged", 1, False)),
+        (3, HOUR * STEP_S, ("acknowledged", 1, False)),
+    ],
+)
+def test_message_calls_people_where_the_levels_have_ended(
+    slope: RisingSlope, pri: int, after_s: int, found: tuple[str, int, bool]
+) -> None:
+    """The scoring job stands still; else the cell's level follows the message."""
+    slope.follow(5, *[3] * (HOUR + 1))
+    slope.decide("acknowledged")
+    slope.book.add(message(1, slope.now_s + after_s, pri), slope.now_s)
+    slope.book.add(message(2, slope.now_s + after_s + 1, pri), slope.now_s)
+
+    (event,) = slope.book.select(EventFilter())
+    assert (event.state, len(event.calls), event.over_s is not None) == found
+
+
 def test_level_that_flutters_calls_nobody_again(slope: RisingSlope) -> None:
     """Within the hour, or where silence lay between, which is no calm."""
     slope.follow(4)
