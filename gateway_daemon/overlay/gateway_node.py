@@ -423,13 +423,9 @@ class OverlayNode:
         self._probe_due_s[key] = now_s
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
+        trips, each = self.round_trips, self._numbers
         return Forwarder(
-            place.key,
-            place,
-            self._timeouts,
-            _valley,
-            round_trips=self.round_trips,
-            numbers=self._numbers,
+            place.key, place, self._timeouts, _valley, round_trips=trips, numbers=each
         )
 
     def _leave(self, key: OverlayKey, now_s: float) -> None:
@@ -501,6 +497,9 @@ class OverlayNode:
             return
         self._forwarders[to].mark_alive(sender)
         match packet:
+            case MessageCopy() if not place.has_joined:
+                # It does not know its neighbours. The sender splits the range again.
+                self._deliver(packet.message)
             case MessageCopy() | CopyReceipt() | RangeReport():
                 forwarder = self._updated_forwarder(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)

@@ -187,6 +187,29 @@ def test_gateway_that_missed_a_copy_is_served_after_its_next_ping(number: int) -
     assert gateways.results[-1].is_complete
 
 
+@pytest.mark.parametrize("is_restart", [True, False])
+@pytest.mark.parametrize("number", [1, 4, 6])
+def test_gateway_that_is_joining_or_leaving_takes_no_range(
+    number: int, is_restart: bool
+) -> None:
+    """Others still send it copies, but it no longer knows its neighbours."""
+    gateways = started_gateways(0, 10)
+    publish(gateways, name_of(0), "learn", 4)
+    if is_restart:
+        gateways.crash(name_of(number))
+        gateways.start(name_of(number), "/3/1/#")
+    else:
+        gateways.set_filters(name_of(number))
+    gateways.run(0.02)
+
+    publish(gateways, name_of(0), "m", 4)
+    while not gateways.results[-1].is_complete:
+        publish(gateways, name_of(0), "m", 4)
+
+    counts = [gateways.received[name_of(n)].count("m") for n in range(10)]
+    assert counts == [is_restart or n != number for n in range(10)]
+
+
 @settings(max_examples=10)
 @given(seeds, st.integers(2, 10), st.integers(1, 5), st.data())
 def test_gateway_that_cannot_store_acknowledges_nothing(
