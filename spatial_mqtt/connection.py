@@ -100,6 +100,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
 NO_CONNACK: Final = "no answer to CONNECT"
+NOTHING_ARRIVES: Final = "nothing arrives"
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
@@ -181,7 +182,22 @@ class Connection:
         """
         client = self._client
         if client is not None and client.is_connected() and client.is_stuck():
-            client.abort("nothing arrives")
+            client.abort(NOTHING_ARRIVES)
+
+    def renew_if_unanswered(self, silence_s: float) -> bool:
+        """Connect anew if the broker has all data, and has sent none for a time.
+
+        A proxy may keep the connection of a broker that is gone.
+
+        Returns:
+            Whether the connection is ended for that.
+        """
+        client = self._client
+        if client is None or not client.is_connected() or client.abort_reason:
+            return False
+        if client.is_unanswered(silence_s):
+            client.abort("no answer, although everything arrives")
+        return bool(client.abort_reason)
 
     def report_missing_answer(self) -> None:
         """Let the next connection use smaller segments: an answer did not arrive."""
@@ -357,9 +373,9 @@ class Connection:
         reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
-        is_aborted = bool(client.abort_reason)
-        was_silent = is_aborted or reason == NO_CONNACK
-        return _Ended(reason, was_answered=not is_aborted, was_silent=was_silent)
+        is_stuck = reason == NOTHING_ARRIVES
+        was_silent = is_stuck or reason == NO_CONNACK
+        return _Ended(reason, was_answered=not is_stuck, was_silent=was_silent)
 
     def _connect(self, client: BatchingClient) -> None:
         client.connect(

@@ -202,6 +202,11 @@ class BatchingClient(paho.Client):
         sock = self._sock
         return isinstance(sock, socket.socket) and tcp.is_stuck(sock)
 
+    def is_unanswered(self, silence_s: float) -> bool:
+        """Whether the broker's machine has all data, and has sent none for a time."""
+        sock = self._sock
+        return isinstance(sock, socket.socket) and tcp.is_unanswered(sock, silence_s)
+
     def abort(self, reason: str) -> None:
         """End the connection; what the kernel has not sent is discarded."""
         self.abort_reason, sock = reason, self._sock

@@ -70,6 +70,11 @@ class SharedSession:
         if connection is not None:
             connection.renew_if_stuck()
 
+    def renew_if_unanswered(self, silence_s: float) -> bool:
+        """Connect all parts anew; see `Connection.renew_if_unanswered`."""
+        connection = self._shared.connection
+        return connection is not None and connection.renew_if_unanswered(silence_s)
+
     def publish(self, publication: Publication) -> int | None:
         """Publish one message; see `Connection.publish`."""
         sent = self.publish_together([publication])

@@ -26,8 +26,8 @@ STUCK_WAIT_S: Final = 2.5
 new connection is faster. The wait doubles each time, up to `MAX_REPEAT_MS` or, before
 Linux 6.15, two minutes."""
 
-TCP_INFO: Final = struct.Struct("=2xB5xI")
-"""Beginning of Linux's ``struct tcp_info``: ``tcpi_retransmits`` and ``tcpi_rto``."""
+TCP_INFO: Final = struct.Struct("=2xB5xI12xI24xI88xI")
+"""Of Linux's ``struct tcp_info``: the fields of `_TcpInfo`, in their order."""
 
 SEGMENTS_BYTES: Final = (None, 1220, 536)
 """Limits of a segment, by level: that of the interface, that of any IPv6 path (RFC
@@ -59,6 +59,24 @@ NO_PATH: Final = frozenset({
     errno.ENETDOWN,
     errno.EHOSTDOWN,
 })
+
+
+class _TcpInfo(NamedTuple):
+    """State of a connection, as the kernel reports it.
+
+    Attributes:
+        repeats: ``tcpi_retransmits``: repetitions of a segment without an answer.
+        wait_us: ``tcpi_rto``: wait for the next repetition.
+        unacknowledged: ``tcpi_unacked``: segments that the other machine may lack.
+        silent_ms: ``tcpi_last_data_recv``: time since data arrived.
+        unsent_bytes: ``tcpi_notsent_bytes``.
+    """
+
+    repeats: int
+    wait_us: int
+    unacknowledged: int
+    silent_ms: int
+    unsent_bytes: int
 
 
 class NoAnswerError(TimeoutError):
@@ -310,15 +328,33 @@ def set_cork(sock: socket.socket | None, *, is_corked: bool) -> None:
 
 def is_stuck(sock: socket.socket) -> bool:
     """Whether TCP waits for long before it repeats once more what was lost."""
+    info = _read_info(sock)
+    if info is None:
+        return False
+    return info.repeats >= STUCK_REPEATS and info.wait_us > STUCK_WAIT_S * 1_000_000
+
+
+def is_unanswered(sock: socket.socket, silence_s: float) -> bool:
+    """Whether the other machine has all data, and has sent none for a time.
+
+    On a slow link data are on their way in one of the directions.
+    """
+    info = _read_info(sock)
+    if info is None or info.unacknowledged or info.unsent_bytes:
+        return False
+    return info.silent_ms > silence_s * 1000
+
+
+def _read_info(sock: socket.socket) -> _TcpInfo | None:
+    """The state of a connection; None without one, or on another system."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
-        return False
+        return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO.size)
     except OSError:  # closed meanwhile
-        return False
-    repeats, wait_us = TCP_INFO.unpack(info)
-    return bool(repeats >= STUCK_REPEATS and wait_us > STUCK_WAIT_S * 1_000_000)
+        return None
+    return _TcpInfo(*TCP_INFO.unpack(info.ljust(TCP_INFO.size, b"\0")))
 
 
 def abort(sock: socket.socket) -> None:

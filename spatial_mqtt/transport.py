@@ -178,6 +178,9 @@ class SessionConnection(Protocol):
     def renew_if_stuck(self) -> None:
         """Connect anew if TCP would repeat lost data only after a long wait."""
 
+    def renew_if_unanswered(self, silence_s: float) -> bool:
+        """Connect anew if the broker has all data, and has sent none for a time."""
+
     def publish(self, publication: Publication) -> int | None:
         """Publish one message; return its token, or None if it was not sent."""
 

@@ -302,16 +302,23 @@ class InFlight:
         is_online = not stores or bool(stores - self._offline)
         has_store = is_online and self._has_subscriber and self._is_storing
         accepts = has_store and not self._is_refusing
-        return self._is_up and accepts and not self._is_silent(now_s)
+        is_silent = self.silence_s(now_s) > self.silence_limit_s
+        return self._is_up and accepts and not is_silent
 
     def silence_s(self, now_s: float) -> float:
         """Time for which the broker has answered none of the bytes in flight."""
         return now_s - self._last_answer_s if self._in_flight else 0.0
 
-    def _is_silent(self, now_s: float) -> bool:
-        """Whether the broker does not answer for longer than the slowest link takes."""
-        timeout_s = SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
-        return self.silence_s(now_s) > timeout_s
+    @property
+    def silence_limit_s(self) -> float:
+        """Longest time without an answer on the slowest link."""
+        return SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
+
+    @property
+    def has_urgent(self) -> bool:
+        """Whether an urgent message is in flight."""
+        sent = (s for packet in self._in_flight.values() for s in packet.messages)
+        return any(LADDER.is_urgent(each.message.priority) for each in sent)
 
     def sendable_bytes(self, now_s: float, priority: int = LADDER.default) -> int:
         """Bytes that may be sent now in a write of a priority; 0 when none may be.

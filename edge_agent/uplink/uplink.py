@@ -135,6 +135,13 @@ IDLE_POLL_S = 0.25
 SILENT_LINK_S = 4.0
 """Time without an answer after which a connection that is stuck is renewed."""
 
+RENEWAL_AFTER = 2.0
+"""A connection whose broker does not answer is renewed after this many times the limit
+at which another gateway is used: with several, that comes first."""
+
+RENEWALS_FORGOTTEN_S = 3600.0
+"""Time after which the wait for the next renewal is the first one again."""
+
 MAX_BURST = 64
 """Maximum number of publications in one write."""
 
@@ -200,6 +207,8 @@ class Uplink:
         self._acks_since_s = 0.0
         self._link_key = ""
         self._link_stored_s = 0.0
+        self._renewals = 0
+        self._renewed_s = -RENEWALS_FORGOTTEN_S
         self._stop = threading.Event()
         self.down_since_s: float | None = clock()
         self.unserved_since_s: float | None = clock()
@@ -262,7 +271,7 @@ class Uplink:
             self._settle()
             wait_s = self._send_all()
             self._hurry_if_urgent()
-            self._renew_stuck_link()
+            self._renew_silent_link()
             self._update_unserved_since()
             self._run_events(wait_s)
         self._settle(everything=True)
@@ -478,11 +487,39 @@ class Uplink:
             if LADDER.is_urgent(message.priority):
                 self._connection.reconnect_soon()
 
-    def _renew_stuck_link(self) -> None:
-        """Connect anew where TCP waits for long before it repeats what was lost."""
-        is_silent = self._in_flight.silence_s(self._clock()) > SILENT_LINK_S
-        if is_silent and self.down_since_s is None and self._connection is not None:
-            self._connection.renew_if_stuck()
+    def _renew_silent_link(self) -> None:
+        """Connect anew where TCP waits for long, or the broker does not answer."""
+        connection = self._connection
+        silence_s = self._in_flight.silence_s(self._clock())
+        is_silent = silence_s > SILENT_LINK_S and self.down_since_s is None
+        if is_silent and connection is not None:
+            connection.renew_if_stuck()
+            self._renew_unanswered_link(connection, silence_s)
+
+    def _renew_unanswered_link(
+        self, connection: SessionConnection, silence_s: float
+    ) -> None:
+        """Connect anew where everything arrives, but urgent messages get no answer.
+
+        The wait doubles up to the keep-alive: a broker that answers too slowly must not
+        get more connections for it.
+        """
+        now_s = self._clock()
+        if now_s - self._renewed_s > RENEWALS_FORGOTTEN_S:
+            self._renewals = 0
+        first_s = RENEWAL_AFTER * self._in_flight.silence_limit_s
+        most_s = max(first_s, self._sender.keepalive_s)
+        limit_s = min(first_s * 2.0**self._renewals, most_s)
+        if silence_s <= limit_s or not self._has_urgent(now_s):
+            return
+        if connection.renew_if_unanswered(limit_s):
+            self._renewals, self._renewed_s = self._renewals + 1, now_s
+
+    def _has_urgent(self, now_s: float) -> bool:
+        """Whether an urgent message is in flight, or waits."""
+        waiting = self._next_priority(now_s)
+        is_waiting = waiting is not None and LADDER.is_urgent(waiting)
+        return is_waiting or self._in_flight.has_urgent
 
     def _update_unserved_since(self) -> None:
         now_s = self._clock()

@@ -352,3 +352,30 @@ def test_larger_segments_return_after_a_long_connection() -> None:
     assert limit.segment_bytes == 536
     limit.report_end(tcp.LONG_S + 1, was_silent=False)
     assert limit.segment_bytes == 1220
+
+
+def test_answer_is_missing_only_if_all_data_arrived_and_none_came() -> None:
+    """On a slow link data are on their way in one of the directions."""
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.socket())
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        sock = opened.enter_context(socket.create_connection(server.getsockname()))
+        peer = opened.enter_context(server.accept()[0])
+        sock.send(b"question")
+        wait_until(lambda: tcp.is_unanswered(sock, 1.0))
+
+        def is_answered() -> bool:
+            peer.send(b"a part of the answer")
+            return not tcp.is_unanswered(sock, 1.0)
+
+        wait_until(is_answered)
+        wait_until(lambda: tcp.is_unanswered(sock, 1.0))
+
+        sock.setblocking(False)
+        sock.send(bytes(1_000_000))  # more than the peer's kernel takes
+        wait_until(lambda: not tcp.is_unanswered(sock, 0.0))
+        time.sleep(0.5)
+        assert not tcp.is_unanswered(sock, 0.0)
+    assert not tcp.is_unanswered(sock, 0.0)

@@ -59,6 +59,10 @@ class ScriptedConnection:
     def renew_if_stuck(self) -> None:
         """It never is."""
 
+    def renew_if_unanswered(self, _silence_s: float) -> bool:
+        """Each test has an answer in time."""
+        return False
+
     def publish_together(
         self, publications: Sequence[Publication]
     ) -> list[SentPublication]:
