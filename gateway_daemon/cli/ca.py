@@ -268,7 +268,17 @@ def _echo_remarks(out: Path, changed: set[str], unmarked: list[str]) -> None:
 
 
 def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
-    """Write the files that change, as programs watch them; return their names."""
+    """Write the files that change, as programs watch them; return their names.
+
+    Those of another broker, which the first line of the ACL names, are not replaced.
+    """
+    rights = out / "acl"
+    current = _try(rights.read_bytes) if rights.exists() else b""
+    was, now = (each.partition(b"\n")[0] for each in (current, files[rights.name]))
+    if was.startswith(b"# ") and was != now:
+        other = was.removeprefix(b"# ").decode(errors="replace")
+        remedy = f"give another --out, or delete {rights} to replace them"
+        fail(f"{out} has the files of the {other}; {remedy}")
     changed = {
         name: data for name, data in files.items() if not _is_current(out / name, data)
     }

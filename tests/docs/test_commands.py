@@ -215,7 +215,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             + "cat tls.toml >> /etc/yamamori/node.toml\n",
         },
         {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'}
-        | {"-R mosquitto:": '-R "$(id -un):"'}
+        | {"-R mosquitto:": '-R "$(id -un):"', "/root/brokers": "brokers"}
         | {"/media/safe/root.key": "/var/lib/yamamori-ca/root.key"}
         | {"/media/BOOTFS/yamamori": "bootfs", "-g yamamori": '-g "$(id -gn)"'}
         | {"-o yamamori-ca": '-o "$(id -un)"'},

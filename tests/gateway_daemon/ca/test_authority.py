@@ -244,6 +244,30 @@ def test_new_certificate_of_a_broker_is_remarked(tmp_path: Path) -> None:
     assert "the broker's certificate has changed: it counts once it is" in done.stdout
 
 
+def test_files_of_another_broker_are_not_replaced(tmp_path: Path) -> None:
+    """On the authority's machine a Manager's broker had the rights of another one."""
+    folder, out = tmp_path / "ca", tmp_path / "b"
+    run_ca(folder, "init", "Otoyo")
+    for name in ("north", "d1"):
+        run_ca(folder, "issue", "broker", f"{name}-broker", "--host", "localhost")
+
+    def write(kind: str, name: str) -> subprocess.CompletedProcess[str]:
+        return run_ca(folder, "broker-config", kind, name, "--out", str(out))
+
+    write("manager", "north")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    refused = write("distributed", "d1")
+    after = {path.name: path.read_bytes() for path in out.iterdir()}
+    again = write("manager", "north")
+    (out / "acl").unlink()
+    removed = write("distributed", "d1")
+
+    assert refused.returncode == 1
+    assert f"{out} has the files of the manager broker of north" in refused.stderr
+    assert after == before
+    assert (again.returncode, removed.returncode) == (0, 0)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
 def test_broker_files_have_the_group_of_their_owner(tmp_path: Path) -> None:
     """Mosquitto warned that a newer one will refuse an ACL of another group."""
