@@ -89,7 +89,7 @@ def ok(text: str) -> MachineFinding:
     return MachineFinding(FindingState.OK, text)
 
 
-def mend(subject: str, rule: str, value: object, remedy: str) -> MachineFinding:
+def finding(subject: str, rule: str, value: object, remedy: str) -> MachineFinding:
     """Something must be mended: subject, rule, value and remedy in one sentence."""
     return MachineFinding(
         FindingState.MEND, str(Problem(subject, f"must {rule}", value, remedy))
@@ -186,7 +186,7 @@ def check_programs(
         missing = [name for name in programs if shutil.which(name, path=path) is None]
         if missing:
             remedy = f"apt install {package}"
-            yield mend(", ".join(missing), "be installed", NOT_GIVEN, remedy)
+            yield finding(", ".join(missing), "be installed", NOT_GIVEN, remedy)
         found += [name for name in programs if name not in missing]
     if found:
         yield ok(f"programs: {', '.join(found)}")
@@ -205,10 +205,10 @@ def check_libraries(extra: str) -> Iterator[MachineFinding]:
         try:
             has = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield mend(f"library {name}", "be installed", NOT_GIVEN, remedy)
+            yield finding(f"library {name}", "be installed", NOT_GIVEN, remedy)
             continue
         if least is not None and _numbers(has) < _numbers(least[1]):
-            yield mend(f"library {name}", f"be {least[1]} or newer", has, remedy)
+            yield finding(f"library {name}", f"be {least[1]} or newer", has, remedy)
             continue
         count += 1
     yield ok(f"libraries: {count} of {DISTRIBUTION}[{extra}]")
@@ -225,7 +225,7 @@ def check_java(environ: Mapping[str, str]) -> Iterator[MachineFinding]:
     rule, remedy = f"be {LEAST_JAVA} or newer", "apt install default-jre-headless"
     if java is None or not os.access(java, os.X_OK):
         remedy = f"{remedy}, or correct JAVA_HOME" if home else remedy
-        yield mend("java", rule, java or "none", remedy)
+        yield finding("java", rule, java or "none", remedy)
         return
     done = subprocess.run(  # noqa: S603 - the program that Spark would start
         [java, "-version"], capture_output=True, text=True, check=False
@@ -233,7 +233,7 @@ def check_java(environ: Mapping[str, str]) -> Iterator[MachineFinding]:
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if found is None or int(found[1]) < LEAST_JAVA:
         got = done.stderr.strip().partition("\n")[0] or f"status {done.returncode}"
-        yield mend(f"java ({java})", rule, got, remedy)
+        yield finding(f"java ({java})", rule, got, remedy)
     else:
         yield ok(f"java {found[1]} ({java})")
 
@@ -253,7 +253,7 @@ def check_clock(*, is_synchronised: bool) -> Iterator[MachineFinding]:
         yield ok("clock: set by a time server")
     else:
         remedy = "systemctl enable --now systemd-timesyncd, and see timedatectl"
-        yield mend("clock", "be set by a time server", NOT_GIVEN, remedy)
+        yield finding("clock", "be set by a time server", NOT_GIVEN, remedy)
 
 
 def check_disk(
@@ -268,10 +268,10 @@ def check_disk(
     if free_bytes < least_bytes:
         rule = f"have {least_bytes / 1e6:.0f} MB free"
         remedy = f"delete files, or move {folder} to a larger disk"
-        yield mend(f"disk of {folder}", rule, f"{free_bytes / 1e6:.0f} MB", remedy)
+        yield finding(f"disk of {folder}", rule, f"{free_bytes / 1e6:.0f} MB", remedy)
     elif free.f_files and not free.f_favail:
         remedy = "delete small files: `df -i` shows the number"
-        yield mend(f"disk of {folder}", "have free inodes", 0, remedy)
+        yield finding(f"disk of {folder}", "have free inodes", 0, remedy)
     else:
         yield ok(f"disk of {folder}: {free_bytes / 1e9:.1f} GB free")
 
@@ -297,18 +297,18 @@ def check_data_folder(
             yield _check_missing_folder(setting, folder, uid)
     except PermissionError as error:
         rule, remedy = "be in folders that this user may search", "run as the daemon's"
-        yield mend(setting, rule, error.filename, remedy)
+        yield finding(setting, rule, error.filename, remedy)
 
 
 def _check_owners(
     setting: str, folder: Path, files: str, service_uid: int | None
 ) -> MachineFinding:
     if not folder.is_dir():
-        return mend(setting, "be a folder", str(folder), "remove or rename the file")
+        return finding(setting, "be a folder", str(folder), "remove or rename the file")
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         rule = "be on a disk that can be written"
         remedy = "see `dmesg`: a failing card or disk becomes read-only; replace it"
-        return mend(setting, rule, str(folder), remedy)
+        return finding(setting, rule, str(folder), remedy)
     uid = service_uid
     if uid is None:
         uid = folder.stat().st_uid if os.geteuid() == 0 else os.geteuid()
@@ -322,7 +322,7 @@ def _check_owners(
     elif foreign == folder:
         remedy = "run as the daemon's user, or give the folder to this one"
     subject, rule = f"{setting}: {foreign}", f"be writable by user {uid}"
-    return mend(subject, rule, f"user {foreign.lstat().st_uid}", remedy)
+    return finding(subject, rule, f"user {foreign.lstat().st_uid}", remedy)
 
 
 def _check_missing_folder(
@@ -338,7 +338,7 @@ def _check_missing_folder(
         remedy = f"install -d -o {uid} {folder}"
     if is_made:
         return ok(f"{setting}: {folder} will be made at the first start")
-    return mend(setting, "be a folder that exists", str(folder), remedy)
+    return finding(setting, "be a folder that exists", str(folder), remedy)
 
 
 def _iterate_files(folder: Path, pattern: str) -> Iterator[Path]:
@@ -382,10 +382,10 @@ def check_port(
         elif pid:
             remedy = f"stop it, or set {setting} to another port"
             value = f"in use by {Path(command.split()[0]).name} (process {pid})"
-            yield mend(f"{setting} {listen}", "be free", value, remedy)
+            yield finding(f"{setting} {listen}", "be free", value, remedy)
         else:
             remedy = f"see `ss -ltnp` as root, or set {setting} to another port"
-            yield mend(f"{setting} {listen}", "be free", str(error), remedy)
+            yield finding(f"{setting} {listen}", "be free", str(error), remedy)
     else:
         yield ok(f"{setting}: {listen} is free")
 
@@ -418,24 +418,24 @@ def check_tls_files(files: TlsFiles, now: datetime) -> Iterator[MachineFinding]:
             return
         end = read_certificate_end(certificate)
     except TlsFileError as error:
-        yield mend(error.field, "be usable", error.path, error.reason)
+        yield finding(error.field, "be usable", error.path, error.reason)
         return
     for damaged in found.errors:
-        yield mend(damaged.field, "be usable", damaged.path, damaged.reason)
+        yield finding(damaged.field, "be usable", damaged.path, damaged.reason)
     subject = f"certificate {certificate}"
     if end <= now:
         remedy = "issue a new one, and see why it was not renewed"
-        yield mend(subject, "be valid", f"end {end:%Y-%m-%d}", remedy)
+        yield finding(subject, "be valid", f"end {end:%Y-%m-%d}", remedy)
     elif end < now + RENEWAL_WARNING:
         rule = f"be valid for {RENEWAL_WARNING.days} days"
         remedy = "see why `spatial-mqtt renew` did not renew it"
-        yield mend(subject, rule, f"end {end:%Y-%m-%d}", remedy)
+        yield finding(subject, rule, f"end {end:%Y-%m-%d}", remedy)
     else:
         yield ok(f"{subject}: valid until {end:%Y-%m-%d}")
     secret = Path(key or certificate)
     if secret.stat().st_mode & stat.S_IROTH:
         remedy = f"chmod o= {secret}, and issue a new one if others use this machine"
-        yield mend(f"key {secret}", "be secret", "readable by all users", remedy)
+        yield finding(f"key {secret}", "be secret", "readable by all users", remedy)
 
 
 def check_broker(
@@ -453,21 +453,21 @@ def check_broker(
         return  # check_tls_files reports it
     except (socket.gaierror, UnicodeError) as error:  # the latter for an empty label
         remedy = "correct the name, or see /etc/resolv.conf"
-        yield mend(
+        yield finding(
             setting, "be a name that resolves", endpoint.host, f"{error}; {remedy}"
         )
     except ssl.SSLError as error:
-        yield mend(setting, "accept our TLS link", url, describe_tls_error(error))
+        yield finding(setting, "accept our TLS link", url, describe_tls_error(error))
     except OSError as error:
         remedy = f"{error}; start the broker there, and see the firewall between"
-        yield mend(setting, "accept connections", url, remedy)
+        yield finding(setting, "accept connections", url, remedy)
     else:
         yield ok(f"{setting}: {url} accepts connections")
     if end is not None and end < now + RENEWAL_WARNING:
         rule = f"be valid for {RENEWAL_WARNING.days} days"
         remedy = "issue it again at the office: nothing else renews it"
         subject = f"{setting}: certificate of {url}"
-        yield mend(subject, rule, f"end {end:%Y-%m-%d}", remedy)
+        yield finding(subject, rule, f"end {end:%Y-%m-%d}", remedy)
 
 
 def _shake_hands(link: socket.socket, host: str, files: TlsFiles) -> datetime:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from service_runtime.machine_check import MachineFinding, mend
+from service_runtime.machine_check import MachineFinding, finding
 from service_runtime.tls import TlsFiles
 
 SETTINGS_FOLDER: Final = Path("/etc/yamamori")
@@ -54,7 +54,7 @@ class ServiceUser:
                 "LoadCredential= (docs/how-to/systemd.md)"
             )
             rule = f"be readable by the service (user {self.uid})"
-            yield mend(setting, rule, given, remedy)
+            yield finding(setting, rule, given, remedy)
 
     def find_obstacle(self, path: Path) -> Path | None:
         """The first folder or file on the way that the user may not use."""
@@ -79,7 +79,7 @@ class ServiceUser:
         is_named = re.search(rf"Credential\w*={re.escape(path.name)}\b", drop_ins)
         if not is_named and not path.exists():
             remedy = f"add LoadCredential={path.name}:... (systemctl edit {unit})"
-            yield mend(setting, "be a credential of the service", str(path), remedy)
+            yield finding(setting, "be a credential of the service", str(path), remedy)
 
 
 def read_drop_ins(folder: Path) -> str:

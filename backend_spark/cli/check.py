@@ -18,8 +18,8 @@ from service_runtime.machine_check import (
     MachineNeeds,
     are_well,
     check_machine,
+    finding,
     format_findings,
-    mend,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
@@ -86,12 +86,12 @@ def _check_files(
         if key_file is not None:
             NoticeSigner(key_file)
     except FieldError as error:
-        yield _mend(Problem.of(error, "notify.key_file"))
+        yield _finding(Problem.of(error, "notify.key_file"))
     try:
         if accounts is not None:
             read_accounts(Path(accounts))
     except FieldError as error:
-        yield _mend(Problem.of(error))
+        yield _finding(Problem.of(error))
     if user is not None:
         yield from user.check_tls(settings.tls)
         yield from user.check_file("notify.key_file", key_file)
@@ -110,10 +110,10 @@ def _check_sender(sender: str) -> Iterator[MachineFinding]:
         return  # the libraries that are missing are among the findings
     if not cap.is_sender(sender):
         rule = f"be {cap.SENDER_RULE}"
-        yield mend("console.sender", rule, sender, cap.SENDER_REMEDY)
+        yield finding("console.sender", rule, sender, cap.SENDER_REMEDY)
 
 
-def _mend(problem: Problem) -> MachineFinding:
+def _finding(problem: Problem) -> MachineFinding:
     return MachineFinding(FindingState.MEND, str(problem))
 
 

@@ -205,11 +205,11 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
         try:
             return decode_json(raw, form)
         except DECODE_ERRORS as error:
-            said = str(error)  # of an unknown choice it has the whole value
-            if len(said) > MAX_PROBLEM_CHARS:
-                said = f"{said[:100]}... {said[-100:]}"
-            problem = f"the request must be a {form.__name__}: {said}"
-            raise HTTPException(422, problem) from error
+            problem = str(error)  # of an unknown choice it has the whole value
+            if len(problem) > MAX_PROBLEM_CHARS:
+                problem = f"{problem[:100]}... {problem[-100:]}"
+            rule = f"the request must be a {form.__name__}"
+            raise HTTPException(422, f"{rule}: {problem}") from error
 
     return read_body
 

@@ -204,15 +204,15 @@ class Calibration(
         if found is None:
             return []
         each, score = found
-        said = [_count_sentence(self, each)]
+        sentences = [_count_sentence(self, each)]
         if score > self.highest_score:
-            said.append(BEYOND)
+            sentences.append(BEYOND)
         if self.each_year_left_out.skill_score <= 0:
             mean = 100 * self.days_with_landslide / self.days
-            said.append({
+            sentences.append({
                 language: text.format(mean=mean) for language, text in UNPROVEN.items()
             })
-        return said
+        return sentences
 
     def write(self, path: Path) -> None:
         """Write the file; a crash leaves the old one."""

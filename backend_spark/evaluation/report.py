@@ -182,7 +182,7 @@ class SeasonEvaluation:
             "lines_on_days_without_data": list(cases.on_empty),
             "lines_that_repeat": [list(pair) for pair in self.landslides.repeats],
             "lines_not_counted": [list(pair) for pair in self.landslides.unusable],
-            "predictors": [_told(each) for each in self.skills],
+            "predictors": [_skill_json(each) for each in self.skills],
             "left_out": self.left_out,
             "warning_mm": self.warning_mm,
             "criteria": self.criteria_name,
@@ -254,7 +254,7 @@ def _list(items: Sequence[str | date]) -> str:
     return f"{named}; and {more} more" if more > 0 else named
 
 
-def _told(each: PredictorSkill) -> dict[str, Any]:
+def _skill_json(each: PredictorSkill) -> dict[str, Any]:
     scores = {
         name: None if each.cases is None else getattr(each.cases, name)
         for name in SCORES

@@ -184,7 +184,7 @@ def read_pack(
         pack = _corrected(pack, received_s - (age_s or 0))
     message = _at_us(pack.time_s, received_s), _reason_codes(pack)
     return [
-        _told(pack, message, position, reading, received_s)
+        _reading_row(pack, message, position, reading, received_s)
         for position, reading in enumerate(pack.readings)
     ]
 
@@ -210,7 +210,7 @@ def analysis_cell_token(topic: str) -> str | None:
         return None
 
 
-def _told(
+def _reading_row(
     pack: Pack,
     message: tuple[int, list[str] | None],
     position: int,

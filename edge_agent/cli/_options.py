@@ -54,7 +54,7 @@ def find_queue_file(node: NodeSettings, *, may_be_new: bool = False) -> Path:
     raise QueueFileError(str(file.absolute()), reason)
 
 
-def say(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Print an error; returns the exit status to use."""
     message = no_pins(error) if isinstance(error, BadPinFactory) else str(error)
     click.echo(f"{PROGRAM}: {message}", err=True)

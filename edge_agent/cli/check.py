@@ -27,8 +27,8 @@ from edge_agent.cli._options import (
     config_option,
     json_option,
     no_pins,
+    print_error,
     read_settings,
-    say,
 )
 from edge_agent.commissioning.fleet import encode_text
 from edge_agent.commissioning.link_check import (
@@ -72,7 +72,7 @@ from service_runtime.machine_check import (
     check_libraries,
     check_programs,
     check_tls_files,
-    mend,
+    finding,
     texts_of,
 )
 from service_runtime.service_rights import (
@@ -193,7 +193,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
     try:
         write_atomic(path, encode_text(lines))
     except OSError as error:
-        raise SystemExit(say(error)) from error
+        raise SystemExit(print_error(error)) from error
 
 
 BURST_BYTES, LIMITED_BURST_BYTES = 16_000, 4_000
@@ -247,13 +247,13 @@ def check_queue_place(
             f"set a file in {state_folder}, or name the folder by "
             f"ReadWritePaths= (systemctl edit {UNIT})"
         )
-        yield mend("queue.path", rule, str(queue), remedy)
+        yield finding("queue.path", rule, str(queue), remedy)
         return
     found = next(each for each in queue.absolute().parents if each.exists())
     is_made = found in state_folder.parents
     if not is_made and found.stat().st_uid != user.uid:
         remedy = f"install -d -o {user.uid} -g {user.uid} {queue.parent}"
-        yield mend("queue.path", rule, str(queue), remedy)
+        yield finding("queue.path", rule, str(queue), remedy)
 
 
 def _machine(node: NodeSettings) -> NodeIdentification:

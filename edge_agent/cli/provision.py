@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from edge_agent import app
-from edge_agent.cli._options import EXIT_FAILED, PROGRAM, say
+from edge_agent.cli._options import EXIT_FAILED, PROGRAM, print_error
 from edge_agent.clock import SystemClock
 from edge_agent.commissioning.first_boot import (
     NODE_FILE,
@@ -141,7 +141,7 @@ def first_boot(source: Path, target: Path) -> None:
     try:
         outcome = _install(CardPaths(source, target))
     except OSError as error:
-        raise SystemExit(say(error)) from error
+        raise SystemExit(print_error(error)) from error
     click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")
     for problem in outcome.problems:
         click.echo(problem, err=True)

@@ -15,8 +15,8 @@ from edge_agent.cli._options import (
     PROGRAM,
     config_option,
     find_queue_file,
+    print_error,
     read_settings,
-    say,
 )
 from edge_agent.clock import Clock
 from edge_agent.config import NodeSettings
@@ -118,7 +118,7 @@ def run(path: Path, verbose: bool) -> None:
             node, supervision = app.build_node(found)
             _save_last(path, state)
     except (QueueError, app.SimulationError, BadPinFactory) as error:
-        raise SystemExit(say(error)) from error
+        raise SystemExit(print_error(error)) from error
     run_service(node, supervision)
 
 
@@ -136,7 +136,7 @@ def send(path: Path) -> None:
         find_queue_file(settings, may_be_new=True)
         queue = app.open_queue(settings)
     except QueueError as error:
-        raise SystemExit(say(error)) from error
+        raise SystemExit(print_error(error)) from error
     bad = 0
     clock = app.make_node_clock(settings)
     for draft in parse_drafts(
@@ -149,7 +149,7 @@ def send(path: Path) -> None:
         try:
             click.echo(str(queue.put([draft])[0]))
         except QueueError as error:
-            raise SystemExit(say(error)) from error
+            raise SystemExit(print_error(error)) from error
     queue.close()
     raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
 

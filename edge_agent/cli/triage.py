@@ -13,8 +13,8 @@ from edge_agent.cli._options import (
     PROGRAM,
     config_option,
     json_option,
+    print_error,
     read_settings,
-    say,
 )
 from edge_agent.triage import Triage
 from edge_agent.triage.table_replay import (
@@ -59,7 +59,7 @@ def triage_command(
         messages = [m for m in table.messages if m.node == chosen]
         match_all(name, messages, settings.sensors)
     except (ReadingTableError, FieldError, OSError) as error:
-        say(error)
+        print_error(error)
         sys.exit(EXIT_USAGE_DATA)
     criteria = settings.settings.criteria.criteria()
     triage = Triage(settings.sensors, settings.settings.triage, criteria)

@@ -22,8 +22,8 @@ from service_runtime.machine_check import (
     MachineNeeds,
     are_well,
     check_machine,
+    finding,
     format_findings,
-    mend,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
@@ -110,7 +110,7 @@ def check_broker_files(folder: Path, user_name: str) -> Iterator[MachineFinding]
     for path in sorted(folder.iterdir()):
         if (obstacle := user.find_obstacle(path)) is not None:
             rule, value = f"be readable by user {user_name}", f"{obstacle} forbids it"
-            yield mend(str(path), rule, value, f"chown -R {user_name}: {folder}")
+            yield finding(str(path), rule, value, f"chown -R {user_name}: {folder}")
 
 
 def _brokers(kind: str, settings: Any) -> Iterable[tuple[str, str]]:  # noqa: ANN401 - the same

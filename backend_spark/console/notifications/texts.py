@@ -112,8 +112,8 @@ class MessageTexts:
             marks.append(self._say("【終息】", "[OVER]"))
         if all(rise.measured_s for rise in rises):
             marks.append(self._say("【遅れて受信】", "[RECEIVED LATE]"))
-        said = self._said(rises[0])
-        words = " ".join(filter(None, (self.town, said, place, others)))
+        level = self._level_text(rises[0])
+        words = " ".join(filter(None, (self.town, level, place, others)))
         # A name with a line break must not end the header of a mail.
         return " ".join(("".join(marks) + words).split())
 
@@ -124,7 +124,7 @@ class MessageTexts:
         render = render_japanese if self.language == "ja" else render_english
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
         why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
-        head = f"{self._place(rise.event)}  {self._said(rise)}  {since}"
+        head = f"{self._place(rise.event)}  {self._level_text(rise)}  {since}"
         return "\n".join([head, *self._late(rise), *self._over(rise.event), *why])
 
     def _late(self, rise: Rise) -> list[str]:
@@ -143,7 +143,7 @@ class MessageTexts:
         at = when(event.over_s)
         return [self._say(f"{at} に終息", f"over since {at} JST")]
 
-    def _said(self, rise: Rise) -> str:
+    def _level_text(self, rise: Rise) -> str:
         """Level and what was measured: a wire is not the criterion of rain."""
         causes = observed_causes(
             reasons_of(rise.entry.body.get("reason_codes"), rise.entry.body["reasons"])
@@ -154,8 +154,8 @@ class MessageTexts:
             return f"レベル{rise.level}相当" + (
                 f"（{'・'.join(names)}）" if names else ""
             )
-        said = f"Equivalent to level {rise.level}"
-        return f"{said} ({', '.join(names)})" if names else said
+        text = f"Equivalent to level {rise.level}"
+        return f"{text} ({', '.join(names)})" if names else text
 
     def _place(self, event: Event) -> str:
         nodes = ", ".join(sorted(event.nodes))

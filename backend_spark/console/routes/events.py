@@ -265,8 +265,8 @@ def _check_seen(chosen: list[Event], decision: DecisionBody) -> None:
     seen = dict(zip(decision.events, decision.seen, strict=True))
     for each in chosen:
         if each.asked > seen[each.number]:
-            said = f"event {each.number} has risen, or somebody has decided about it"
-            raise HTTPException(409, f"{said}; look at it, and decide again")
+            problem = f"event {each.number} has risen, or somebody has decided about it"
+            raise HTTPException(409, f"{problem}; look at it, and decide again")
 
 
 def _state(text: str) -> EventState:
