@@ -45,11 +45,20 @@ may be the longest."""
 Refusals = list[DirectoryError]
 
 
-class GatewayLeases:
-    """Leases of gateways, by the session where their heartbeats arrive."""
+class _SessionLeases:
+    """Ends of leases, by the session where heartbeats arrive."""
 
     def __init__(self) -> None:
         self._until_s: dict[BrokerInfo, dict[object, float]] = {}
+
+    def remove_session(self, session: object) -> None:
+        """Drop all leases of a session that has ended."""
+        for held in self._until_s.values():
+            held.pop(session, None)
+
+
+class GatewayLeases(_SessionLeases):
+    """Leases of gateways, by the session where their heartbeats arrive."""
 
     def renew(self, here: GatewayHeartbeat, session: object, now_s: float) -> None:
         """Renew a lease after a heartbeat."""
@@ -63,11 +72,6 @@ class GatewayLeases:
         if not held:
             self._until_s.pop(gateway, None)
         return not held
-
-    def remove_session(self, session: object) -> None:
-        """Drop all leases of a session that has ended."""
-        for held in self._until_s.values():
-            held.pop(session, None)
 
     def pop_expired(self, now_s: float) -> list[BrokerInfo]:
         """Remove and return the gateways whose leases have all expired."""
@@ -157,11 +161,12 @@ def forget_server(registry: Registry, server: BrokerInfo, now_ms: int) -> Regist
     return registry.with_value("owner", str(server), None, now_ms)
 
 
-class BrokerLeases:
-    """Leases of distributed brokers, by the session where their heartbeats arrive."""
+class BrokerLeases(_SessionLeases):
+    """Leases of distributed brokers, by the session where their heartbeats arrive.
 
-    def __init__(self) -> None:
-        self._until_s: dict[BrokerInfo, dict[object, float]] = {}
+    A broker whose last session has ended, and that no Manager is known to see, has a
+    lease of `GRACE_S` from the next check.
+    """
 
     def apply(
         self,
@@ -191,11 +196,6 @@ class BrokerLeases:
         held.pop(None, None)
         held[session] = now_s + LEASE_INTERVALS * here.every_s
         return lease_areas(registry, here, now_ms)
-
-    def remove_session(self, session: object) -> None:
-        """Drop all leases of a session that has ended; the next check grants others."""
-        for held in self._until_s.values():
-            held.pop(session, None)
 
     def extend(self, now_s: float) -> None:
         """Grant time to all brokers: for a while no heartbeat could arrive."""
