@@ -13,6 +13,8 @@ from itertools import combinations
 from operator import mul
 from typing import Final
 
+from slope_science.statistics import dot
+
 _GROWTHS: Final = tuple(0.3 * 1.25**k for k in range(22))  # to 33
 _CENTRES: Final = (-0.5, 0.0, 0.3, 0.55, 0.75, 0.9, 1.0, 1.2)
 _WIDTHS: Final = (0.04, 0.09, 0.18, 0.35, 0.7)
@@ -43,7 +45,7 @@ def best_bounded_fit(
     scaled = [(t - middle) / half for t in times]
     steady = _Steady(scaled, weights)
     rest = steady.residual(values)
-    whole = best = _dot(rest, rest)
+    whole = best = dot(rest, rest)
     for columns in _models(scaled, steady.residual):
         if best <= enough:
             break
@@ -59,34 +61,29 @@ class _Steady:
         self._units: list[Column] = []
         for column in ([1.0] * len(scaled), scaled):
             rest = self.residual(column)
-            size = math.sqrt(_dot(rest, rest))
+            size = math.sqrt(dot(rest, rest))
             self._units.append([v / size for v in rest])
 
     def residual(self, values: Sequence[float]) -> Column:
         """What is left of values, weighted, without their steady part."""
         rest = list(map(mul, self._weights, values))
         for unit in self._units:
-            part = _dot(unit, rest)
+            part = dot(unit, rest)
             rest = [v - part * u for u, v in zip(unit, rest, strict=True)]
         return rest
 
 
 def _explained(rest: Column, first: Column, second: Column | None = None) -> float:
     """Part of a sum of squares that one or two columns explain."""
-    a, b = _dot(first, first), _dot(first, rest)
+    a, b = dot(first, first), dot(first, rest)
     alone = b * b / a if a > _LEAST else 0.0
     if second is None:
         return alone
-    c, d, e = _dot(first, second), _dot(second, second), _dot(second, rest)
+    c, d, e = dot(first, second), dot(second, second), dot(second, rest)
     square = a * d - c * c
     if square <= _LEAST * a * d:
         return alone
     return (b * b * d - 2 * b * c * e + e * e * a) / square
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    total: float = sum(map(mul, left, right))
-    return total
 
 
 def _models(

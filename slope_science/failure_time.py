@@ -24,7 +24,7 @@ from slope_science.bounded_motion import best_bounded_fit
 from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocities, thin_out
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
-from slope_science.statistics import fit_line, student_t_quantile
+from slope_science.statistics import dot, fit_line, student_t_quantile
 
 MIN_EXPONENT, MAX_EXPONENT = 1.5, 2.2
 """Range of the exponent in Fukuzono's flume tests."""
@@ -288,7 +288,7 @@ class _VoightFit:
         # weight matrix I - sum of c z z', c of each z
         self._lost = _lost_directions(self._ages_h, self._weights, noise_mm)
         self._weighted = _without(self._mm, self._lost)
-        self._whole = _dot(self._weighted, self._mm)
+        self._whole = dot(self._weighted, self._mm)
         self._known: dict[float, tuple[float, float]] = {}
         self.left_h = self._best_left_h()
         self.rss, self.power = self._profile(self.left_h)
@@ -301,9 +301,9 @@ class _VoightFit:
         shape = self._shape(self._times(self.left_h), self.power)
         scale = self._scale(shape)
         rest = [mm - scale * g for mm, g in zip(self._mm, shape, strict=True)]
-        zero = _dot(rest, self._weights) / _dot(self._weights, self._weights)
+        zero = dot(rest, self._weights) / dot(self._weights, self._weights)
         rest = [mm - zero * w for mm, w in zip(rest, self._weights, strict=True)]
-        whole = _dot(rest, rest)
+        whole = dot(rest, rest)
         count = len(rest)
         # below the resolution of the sensor, neighbours resemble by the model's error
         floor = count * _NOISE_FLOOR_MM**2
@@ -375,13 +375,13 @@ class _VoightFit:
 
     def _rss(self, times: _Times, power: float) -> float:
         shape = self._shape(times, power)
-        return self._whole - self._scale(shape) * max(_dot(shape, self._weighted), 0.0)
+        return self._whole - self._scale(shape) * max(dot(shape, self._weighted), 0.0)
 
     def _scale(self, shape: Sequence[float]) -> float:
         """B of the best fit with a shape; zero for a movement backwards."""
-        spread = _dot(shape, shape)
-        spread -= sum(c * _dot(z, shape) ** 2 for z, c in self._lost)
-        return max(_dot(shape, self._weighted) / spread, 0.0) if spread > 0 else 0.0
+        spread = dot(shape, shape)
+        spread -= sum(c * dot(z, shape) ** 2 for z, c in self._lost)
+        return max(dot(shape, self._weighted) / spread, 0.0) if spread > 0 else 0.0
 
     def _shape(self, times: _Times, power: float) -> list[float]:
         """Weighted displacement, averaged over the readings of each mean.
@@ -433,13 +433,13 @@ def _lost_directions(
                 for w, age_h in zip(weights, ages_h, strict=True)
             ]
             rest = _without(column, [(unit, 1.0) for unit, _ in lost])
-            size = math.sqrt(_dot(rest, rest))
+            size = math.sqrt(dot(rest, rest))
             if size > _LEAST_SIZE:
-                cycle = DAILY_CYCLE_MM**2 * _dot(column, column)
+                cycle = DAILY_CYCLE_MM**2 * dot(column, column)
                 share = cycle / (noise_mm**2 + cycle)
                 lost.append(([v / size for v in rest], share))
     level = _without(weights, lost)
-    return [*lost, (level, 1 / _dot(level, weights))]
+    return [*lost, (level, 1 / dot(level, weights))]
 
 
 def _without(
@@ -448,14 +448,9 @@ def _without(
     """Values less a share of their part in each direction."""
     rest = list(values)
     for unit, share in lost:
-        part = share * _dot(unit, values)
+        part = share * dot(unit, values)
         rest = [v - part * u for v, u in zip(rest, unit, strict=True)]
     return rest
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    total: float = sum(map(mul, left, right))
-    return total
 
 
 def _minimum(rss: Callable[[float], float]) -> tuple[float, float]:

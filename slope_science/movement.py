@@ -15,7 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import mul
+
+from slope_science.statistics import dot
 
 MIN_POINTS = 4
 FALSE_SHARE = 1e-3
@@ -89,7 +90,7 @@ def uneven_sigma(times_h: Sequence[float], values: Sequence[float]) -> float:
         MacKinnon and White 1985 (HC3).
     """
     apart_h = _apart(times_h, ())
-    spread = sum(map(mul, apart_h, apart_h))
+    spread = dot(apart_h, apart_h)
     _, rest = _fit(apart_h, _apart(values, ()), spread)
     return _uneven_sigma(apart_h, rest, spread)
 
@@ -119,14 +120,14 @@ def fit_tilt_rate(
         between readings: MacKinnon and White 1985 (HC3).
     """
     apart_h = _apart(times_h, steps)
-    spread = sum(map(mul, apart_h, apart_h))
+    spread = dot(apart_h, apart_h)
     freedom = len(apart_h) - len(steps) - 2
     if len(apart_h) < MIN_POINTS or freedom < 1 or spread <= 0:
         return None
     slope_x, rest_x = _fit(apart_h, _apart(x_deg, steps), spread)
     slope_y, rest_y = _fit(apart_h, _apart(y_deg, steps), spread)
     rate = math.hypot(slope_x, slope_y)
-    whole = sum(map(mul, rest_x, rest_x)) + sum(map(mul, rest_y, rest_y))
+    whole = dot(rest_x, rest_x) + dot(rest_y, rest_y)
     sigma = math.sqrt(whole / (2 * freedom * spread))
     uneven = 0.0
     if rate:
@@ -161,7 +162,7 @@ def _uneven_sigma(
         for t, r in zip(apart_h, rest, strict=True)
         if t * t < spread
     ]
-    return math.sqrt(sum(map(mul, parts, parts))) / spread
+    return math.sqrt(dot(parts, parts)) / spread
 
 
 def tilt_resolution_deg_per_h(
@@ -191,7 +192,7 @@ def _fit(
     apart_h: Sequence[float], apart: Sequence[float], spread: float
 ) -> tuple[float, list[float]]:
     """Slope and residuals; times and values relative to their means."""
-    slope = sum(map(mul, apart_h, apart)) / spread
+    slope = dot(apart_h, apart) / spread
     return slope, [v - slope * t for t, v in zip(apart_h, apart, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Linear regression, Student's t, and a robust limit for counts.
+"""Dot product, linear regression, Student's t, and a robust limit for counts.
 
 Source of Student's t for whole degrees of freedom: Abramowitz and Stegun 1964, 26.7.3
 and 26.7.4. The limit of median + 8 MAD is our proposal without a source: event counts
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import mul
 
 from slope_science.errors import ScienceError
 
@@ -41,6 +42,12 @@ class RegressionLine:
     def sigma_slope(self) -> float:
         """Standard error of the slope."""
         return math.sqrt(self.variance / self.spread)
+
+
+def dot(left: Sequence[float], right: Sequence[float]) -> float:
+    """Dot product of two columns of one length."""
+    total: float = sum(map(mul, left, right))
+    return total
 
 
 def fit_line(times: Sequence[float], values: Sequence[float]) -> RegressionLine | None:
