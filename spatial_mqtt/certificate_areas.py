@@ -10,7 +10,7 @@ from typing import Final
 from cryptography import x509
 
 from service_runtime.errors import TlsFileError
-from service_runtime.machine_check import MachineFinding, mend
+from service_runtime.machine_check import MachineFinding, finding
 from service_runtime.tls import TlsFiles, read_certificate, select_certificate
 from spatial_mqtt.topics import covers
 
@@ -56,4 +56,4 @@ def check_certificate_areas(
                 "issue it again with --cell, copy it here, and write the brokers' "
                 "files; or correct the setting"
             )
-            yield mend(setting, rule, area, remedy)
+            yield finding(setting, rule, area, remedy)
