@@ -179,6 +179,7 @@ class EventDetector:
             return None
         event.searched = searched
         event.newest = self._steps.newest(event.cell)
+        event.lowered = self._steps.lowered(event)
         return self._steps.find_rise(event, until_s)
 
     def _end_of(self, event: Event) -> int | None:
@@ -231,6 +232,16 @@ class LevelSteps:
             return None
         step = int(steps[-1])
         return int(known[step]), self._begin_s + step * STEP_S
+
+    def lowered(self, event: Event) -> int | None:
+        """Highest of the last hour of judged levels after what people know of an event.
+
+        Returns:
+            None if fewer levels have been judged since.
+        """
+        _, levels = self._after(event.cell, event.known[1])
+        judged = levels[_is_calm(levels, EMERGENCY + 1)][-CLEAR_STEPS:]
+        return int(judged.max()) if len(judged) == CLEAR_STEPS else None
 
     def find_rise(self, event: Event, until_s: float) -> Sign | None:
         """Next rise of an event above what people know.

@@ -109,7 +109,10 @@ class Event:
         known: Level that people know, and the Unix time of its step: that of the newest
             entry that called them, or of what they saw when they decided.
         measured_s: Unix time of the measurement, where that entry came late; else 0.
+        by_message: Whether that entry was a node's message, and no level of the cell.
         newest: Newest level of the cell with the time of its step; in memory only.
+        lowered: Highest of the last hour of judged levels after what people know; None
+            before there is an hour of them; in memory only.
         searched: What was searched last for a rise; in memory only, and not kept when
             nothing could be written.
         entries: Numbers of its journal entries.
@@ -139,7 +142,9 @@ class Event:
     failed_s: tuple[float, float] | None = None
     known: tuple[int, int] = (0, 0)
     measured_s: int = 0
+    by_message: bool = False
     newest: tuple[int, int] | None = None
+    lowered: int | None = None
     searched: tuple[object, ...] = ()
     entries: list[int] = field(default_factory=list)
     asked: int = 0
@@ -172,7 +177,8 @@ class Event:
 
         It does so outside all cells after an hour without messages. In a cell the
         levels count, which follow a message; while they are missing, as when the
-        scoring job stands still, a message above the level that was seen counts.
+        scoring job stands still, a message above what people know counts, or above the
+        last hour of levels.
         """
         is_decided = self.state is not EventState.OPEN and sign.at_s > self.state_s
         if not is_decided or sign.level < self.call_level():
@@ -181,7 +187,8 @@ class Event:
             return sign.at_s > self.last_s + CLEAR_S
         newest_s = 0 if self.newest is None else self.newest[1]
         is_alone = sign.node is not None and sign.at_s > newest_s + MISSING_S
-        return is_alone and sign.level > self.known[0]
+        known = self.known[0]
+        return is_alone and sign.level > min(known, self.lowered or known)
 
     def call_level(self) -> int:
         """Lowest level whose return calls people again."""
@@ -251,6 +258,7 @@ class Event:
         self.state = EventState.OPEN
         self.known = body["level"], body["step_s"]
         self.measured_s = body.get("measured_s", 0)
+        self.by_message = bool(body.get("node"))
 
     def decide(self, entry: JournalEntry) -> None:
         """Fold the decision of a person."""
@@ -271,14 +279,17 @@ class Event:
         """Level that a person sees who decides now, for the body of the decision.
 
         A level that called people within the last hour counts on: the levels of the
-        cell follow a message, and a short dip is none.
+        cell follow a message, and a short dip is none. So does that of a message that
+        no level has followed yet.
         """
         if self.newest is None:
             return {}
         level, step_s = self.newest
-        if self.known[1] > now_s - CLEAR_S:
-            level = max(level, self.known[0])
-        return {"level": level, "step_s": step_s}
+        known, known_s = self.known
+        is_ahead = self.by_message and step_s <= known_s
+        if is_ahead or known_s > now_s - CLEAR_S:
+            level = max(level, known)
+        return {"level": level, "step_s": known_s if is_ahead else step_s}
 
 
 @dataclass(frozen=True)

@@ -351,6 +351,43 @@ def test_message_calls_people_where_the_levels_have_ended(
     assert (event.state, len(event.calls), event.over_s is not None) == found
 
 
+def test_message_returns_after_an_hour_below_what_was_seen(slope: RisingSlope) -> None:
+    """The level of the evening was acknowledged, then it was lower for hours."""
+    slope.follow(5)
+    slope.decide("acknowledged")
+    slope.follow(*[3] * HOUR, *[0] * HOUR)
+    slope.book.add(message(1, slope.now_s), slope.now_s)
+
+    assert slope.follow(0) == [("open", 2, False)]
+
+
+def test_message_after_a_short_dip_calls_nobody_again(slope: RisingSlope) -> None:
+    """The levels end before they were lower for an hour."""
+    slope.follow(5)
+    slope.decide("acknowledged")
+    slope.follow(*[3] * (HOUR - 1), *[0] * HOUR)
+    slope.book.add(message(1, slope.now_s), slope.now_s)
+
+    assert slope.follow(0) == [("acknowledged", 1, False)]
+
+
+def test_message_without_levels_calls_people_once(slope: RisingSlope) -> None:
+    """Neither after each decision nor when the levels of the time follow."""
+    slope.follow(5, *[3] * (HOUR + 1))
+    slope.decide("acknowledged")
+    slope.follow(*[0] * HOUR)
+    slope.book.add(message(1, slope.now_s), slope.now_s)
+    for seq, state in enumerate(("acknowledged", "checked", "checked"), 2):
+        slope.decide(state)
+        slope.follow(*[0] * 4)
+        slope.book.add(message(seq, slope.now_s), slope.now_s)
+        assert slope.follow(0) == [(state, 2, False)]
+
+    slope.levels[-3 * 5 - HOUR :] = [*[3] * (HOUR - 1), *[5] * (3 * 5 + 1)]
+    assert slope.follow(5) == [("checked", 2, False)]
+    assert slope.follow(*[3] * HOUR, 5) == [("open", 3, False)]
+
+
 def test_level_that_flutters_calls_nobody_again(slope: RisingSlope) -> None:
     """Within the hour, or where silence lay between, which is no calm."""
     slope.follow(4)
