@@ -7,6 +7,7 @@ several areas and ends when all of them have ended.
 Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -183,6 +184,9 @@ class OpenPublications:
 
 MAX_SEEN = 10_000
 
+MAX_EARLY = 64
+"""Copies that wait until their key has joined; the oldest are given up."""
+
 ALONE_TIMEOUT_S = 3.0
 """A node that finds no peer for this long starts a ring, which may merge later."""
 
@@ -247,6 +251,7 @@ class OverlayNode:
         self._publications = OpenPublications()
         self._seen: dict[str, None] = {}
         self._own: list[OutgoingPacket] = []
+        self._early: deque[OutgoingPacket] = deque(maxlen=MAX_EARLY)
         self._tries = 0
         self._todo = Outbox()
 
@@ -256,11 +261,8 @@ class OverlayNode:
         place = self._places.get(self.home)
         if place is None or not place.has_joined:
             return False
-        return any(
-            key.gateway != self._name
-            for each in self._places.values()
-            for key in (each.links[0].left, each.links[0].right)
-        )
+        firsts = (each.links[0] for each in self._places.values())
+        return any({e.left.gateway, e.right.gateway} != {self._name} for e in firsts)
 
     @property
     def queued_copies(self) -> int:
@@ -324,9 +326,8 @@ class OverlayNode:
         stretches = publication_areas(topic)
         self._deliver(message)  # our own clients
         if not self.has_peers:
-            self._todo.results.append(
-                PublicationResult(message.id, 0, is_complete=False)
-            )
+            alone = PublicationResult(message.id, 0, is_complete=False)
+            self._todo.results.append(alone)
             return
         self._publications.begin(message.id, stretches)
         for stretch in stretches:
@@ -485,9 +486,8 @@ class OverlayNode:
         """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
         forwarder.queued_copies = self.queued_copies
-        forwarder.is_uplink_narrow = (
-            self.is_backbone_down or self.queued_copies >= BUSY_QUEUE
-        )
+        is_busy = self.queued_copies >= BUSY_QUEUE
+        forwarder.is_uplink_narrow = self.is_backbone_down or is_busy
         return forwarder
 
     def _process(self, letter: OutgoingPacket, now_s: float) -> None:
@@ -498,8 +498,9 @@ class OverlayNode:
         self._forwarders[to].mark_alive(sender)
         match packet:
             case MessageCopy() if not place.has_joined:
-                # It does not know its neighbours. The sender splits the range again.
+                # It does not know its neighbours: the range waits, or is split again.
                 self._deliver(packet.message)
+                self._early.append(letter)
             case MessageCopy() | CopyReceipt() | RangeReport():
                 forwarder = self._updated_forwarder(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
@@ -512,6 +513,8 @@ class OverlayNode:
 
     def _settle(self, now_s: float) -> None:
         """Process packets between our own keys; update neighbours of publishers."""
+        self._own += self._early
+        self._early.clear()
         while self._own:
             letters, self._own = self._own, []
             for letter in letters:
@@ -520,9 +523,8 @@ class OverlayNode:
             if place.has_left and key not in self._probe_due_s:
                 self._forget(key)
         for key, suspension in list(self._suspensions.items()):
-            if self._places[key].has_joined and self._links.get(key) != (
-                links := self.neighbours(key)
-            ):
+            links = self.neighbours(key)
+            if self._places[key].has_joined and self._links.get(key) != links:
                 self._links[key] = links
                 self._send_suspension(key, suspension.set_neighbours(*links))
         if self._own:
@@ -558,8 +560,7 @@ class OverlayNode:
                         self._end(own.message.id, own.low.topic, count, is_whole)
                 case SendPacket(to, packet, reported_id):
                     if reported_id and to.gateway != self._name:
-                        place = len(self._todo.packets)
-                        self._todo.reported_ids[place] = reported_id
+                        self._todo.reported_ids[len(self._todo.packets)] = reported_id
                     self._forward(OutgoingPacket(to, key, packet), now_s)
 
     def _forward(self, letter: OutgoingPacket, now_s: float) -> None:

@@ -335,6 +335,18 @@ def test_late_answer_to_a_search_does_not_undo_a_leave() -> None:
     assert gateways.nodes[name_of(7)].joined_keys() == []
 
 
+def test_copy_waits_until_its_key_has_joined() -> None:
+    """Others find the key of a first publication in an area before it has joined."""
+    gateways = SimulatedGateways(17)
+    gateways.start(name_of(0), "/3/1/#")
+    gateways.run(5.0)
+    gateways.start(name_of(7), "/#")
+    gateways.run(60.0)
+    publish(gateways, name_of(0), "first")
+
+    assert gateways.results[-1].is_complete
+
+
 class Churn(RuleBasedStateMachine):
     """Gateways join, leave, crash and come back at any moment, in any order."""
 
