@@ -125,7 +125,8 @@ def test_agent_killed_or_hung_loses_and_doubles_nothing(services: Services) -> N
     logged = services.logged()
     assert len(logged) == len(set(logged))
     assert "Watchdog timeout" in services.machine.journal(AGENT)
-    assert restarts == str(KILLS + 1)
+    # More on a busy machine, where the watchdog may end an agent that is starting.
+    assert int(restarts) >= KILLS + 1
 
 
 def test_invalid_settings_prevent_restarts_and_leave_the_queue(
