@@ -15,13 +15,10 @@ import time
 from collections.abc import Collection
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.overlay.gateway_node import (
-    CarriedMessage,
-    OverlayNode,
-    PublicationResult,
-)
+from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog

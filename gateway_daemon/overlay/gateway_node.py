@@ -12,12 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import msgspec
-
 from gateway_daemon.overlay.ddll import DEFAULT_PING_TIMES, PingTimes, RingLink
 from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
 from gateway_daemon.overlay.keys import (
-    OverlayError,
     OverlayKey,
     TopicRole,
     publication_areas,
@@ -37,6 +34,12 @@ from gateway_daemon.overlay.messages import (
     SendPacket,
 )
 from gateway_daemon.overlay.peers import PeerSummary, PeerTable
+from gateway_daemon.overlay.publications import (
+    CarriedMessage,
+    OpenPublications,
+    PublicationResult,
+    decode_carried,
+)
 from gateway_daemon.overlay.publisher_suspension import (
     HasSubscribers,
     HasSubscribersQuery,
@@ -54,24 +57,8 @@ from gateway_daemon.overlay.timeouts import (
     RoundTripTimes,
 )
 from gateway_daemon.overlay.wire_format import PacketBody
-from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
-from spatial_mqtt.batching import MAX_AGE_S
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import check_publishable, is_system_topic, matches
-
-
-class CarriedMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A client's message, as the payload of an overlay message.
-
-    Attributes:
-        topic: Topic that subscribers see.
-        payload: Content.
-        age_s: Its age when it was published here.
-    """
-
-    topic: str
-    payload: bytes
-    age_s: float = 0.0
+from spatial_mqtt.topics import is_system_topic, matches
 
 
 class OutgoingPacket(NamedTuple):
@@ -80,20 +67,6 @@ class OutgoingPacket(NamedTuple):
     to: OverlayKey
     sender: OverlayKey
     packet: PacketBody
-
-
-class PublicationResult(NamedTuple):
-    """Result of a publication.
-
-    Attributes:
-        message_id: Of the message.
-        reached: Subscriptions that were reached, in all areas.
-        is_complete: Whether all of them have stored it, and no node had to be given up.
-    """
-
-    message_id: str
-    reached: int
-    is_complete: bool
 
 
 @dataclass
@@ -127,65 +100,10 @@ class Outbox:
         ]
 
 
-def decode_carried(message: OverlayMessage) -> CarriedMessage:
-    """Decode the client's message in an overlay message.
-
-    Raises:
-        OverlayError: It does not parse, or nobody could publish it.
-    """
-    try:
-        carried = decode_msgpack(message.payload, CarriedMessage)
-        check_publishable(carried.topic)
-    except DECODE_ERRORS as error:
-        rule = f"a client's message ({error})"
-        raise OverlayError("message", rule, message.id) from error
-    if not carried.age_s >= 0:  # also NaN
-        raise OverlayError("age", "0 or more seconds", carried.age_s)
-    return msgspec.structs.replace(carried, age_s=min(carried.age_s, MAX_AGE_S))
-
-
-@dataclass
-class _Open:
-    stretches: set[str]
-    reached: int = 0
-    is_whole: bool = True
-
-
-class OpenPublications:
-    """Publications of one gateway that have not ended."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
-
-    def begin(self, message_id: str, areas: Iterable[str]) -> None:
-        """Register a publication to these areas; a repeated one starts again."""
-        self._open[message_id] = _Open(set(areas))
-
-    def refuse(self, message_id: str) -> None:
-        """Note that a message could not be stored for our own clients."""
-        if publication := self._open.get(message_id):
-            publication.is_whole = False
-
-    def end_area(
-        self, message_id: str, area: str, reached: int, is_complete: bool
-    ) -> PublicationResult | None:
-        """End one area; return the result if it was the last one."""
-        publication = self._open.get(message_id)
-        if publication is None or area not in publication.stretches:
-            return None
-        publication.stretches.discard(area)
-        publication.reached += reached
-        publication.is_whole &= is_complete
-        if publication.stretches:
-            return None
-        del self._open[message_id]
-        return PublicationResult(message_id, publication.reached, publication.is_whole)
-
-
 MAX_SEEN = 10_000
 
 MAX_EARLY = 64
-"""Copies that wait until their key has joined; the oldest are given up."""
+"""Copies that wait until a key has joined; the oldest are given up."""
 
 ALONE_TIMEOUT_S = 3.0
 """A node that finds no peer for this long starts a ring, which may merge later."""
@@ -251,7 +169,7 @@ class OverlayNode:
         self._publications = OpenPublications()
         self._seen: dict[str, None] = {}
         self._own: list[OutgoingPacket] = []
-        self._early: deque[OutgoingPacket] = deque(maxlen=MAX_EARLY)
+        self._early: dict[OverlayKey, deque[OutgoingPacket]] = {}
         self._tries = 0
         self._todo = Outbox()
 
@@ -261,8 +179,11 @@ class OverlayNode:
         place = self._places.get(self.home)
         if place is None or not place.has_joined:
             return False
-        firsts = (each.links[0] for each in self._places.values())
-        return any({e.left.gateway, e.right.gateway} != {self._name} for e in firsts)
+        return any(
+            key.gateway != self._name
+            for each in self._places.values()
+            for key in (each.links[0].left, each.links[0].right)
+        )
 
     @property
     def queued_copies(self) -> int:
@@ -326,8 +247,9 @@ class OverlayNode:
         stretches = publication_areas(topic)
         self._deliver(message)  # our own clients
         if not self.has_peers:
-            alone = PublicationResult(message.id, 0, is_complete=False)
-            self._todo.results.append(alone)
+            self._todo.results.append(
+                PublicationResult(message.id, 0, is_complete=False)
+            )
             return
         self._publications.begin(message.id, stretches)
         for stretch in stretches:
@@ -424,9 +346,13 @@ class OverlayNode:
         self._probe_due_s[key] = now_s
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
-        trips, each = self.round_trips, self._numbers
         return Forwarder(
-            place.key, place, self._timeouts, _valley, round_trips=trips, numbers=each
+            place.key,
+            place,
+            self._timeouts,
+            _valley,
+            round_trips=self.round_trips,
+            numbers=self._numbers,
         )
 
     def _leave(self, key: OverlayKey, now_s: float) -> None:
@@ -434,7 +360,8 @@ class OverlayNode:
         self._send_all(key, self._places[key].leave(now_s))
 
     def _forget(self, key: OverlayKey) -> None:
-        for table in (self._places, self._forwarders, self._suspensions, self._links):
+        tables = (self._places, self._forwarders, self._suspensions, self._links)
+        for table in (*tables, self._early):
             table.pop(key, None)
 
     def _probe(self, key: OverlayKey, now_s: float) -> None:
@@ -468,6 +395,8 @@ class OverlayNode:
             self._tries = 0
             place = self._places[key] = SkipGraphNode(key, ping_times)
             self._forwarders[key] = self._forwarder(place)
+            # A ring of one would report the ranges that wait as covered.
+            self._early.pop(key, None)
             place.found_ring(now_s)
 
     def _publish(self, message: OverlayMessage, key: OverlayKey, now_s: float) -> None:
@@ -486,8 +415,9 @@ class OverlayNode:
         """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
         forwarder.queued_copies = self.queued_copies
-        is_busy = self.queued_copies >= BUSY_QUEUE
-        forwarder.is_uplink_narrow = self.is_backbone_down or is_busy
+        forwarder.is_uplink_narrow = (
+            self.is_backbone_down or self.queued_copies >= BUSY_QUEUE
+        )
         return forwarder
 
     def _process(self, letter: OutgoingPacket, now_s: float) -> None:
@@ -500,7 +430,7 @@ class OverlayNode:
             case MessageCopy() if not place.has_joined:
                 # It does not know its neighbours: the range waits, or is split again.
                 self._deliver(packet.message)
-                self._early.append(letter)
+                self._early.setdefault(to, deque(maxlen=MAX_EARLY)).append(letter)
             case MessageCopy() | CopyReceipt() | RangeReport():
                 forwarder = self._updated_forwarder(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
@@ -512,23 +442,28 @@ class OverlayNode:
                 self._send_all(to, place.receive(sender, packet, now_s))
 
     def _settle(self, now_s: float) -> None:
-        """Process packets between our own keys; update neighbours of publishers."""
-        self._own += self._early
-        self._early.clear()
+        """Process packets between our own keys, and what follows from them."""
         while self._own:
             letters, self._own = self._own, []
             for letter in letters:
                 self._process(letter, now_s)
-        for key, place in list(self._places.items()):
-            if place.has_left and key not in self._probe_due_s:
-                self._forget(key)
+        self._update_keys()
         for key, suspension in list(self._suspensions.items()):
-            links = self.neighbours(key)
-            if self._places[key].has_joined and self._links.get(key) != links:
+            if self._places[key].has_joined and self._links.get(key) != (
+                links := self.neighbours(key)
+            ):
                 self._links[key] = links
                 self._send_suspension(key, suspension.set_neighbours(*links))
         if self._own:
             self._settle(now_s)
+
+    def _update_keys(self) -> None:
+        """Take the copies that have waited for a key; forget keys that have left."""
+        for key, place in list(self._places.items()):
+            if place.has_joined:
+                self._own += self._early.pop(key, ())
+            elif place.has_left and key not in self._probe_due_s:
+                self._forget(key)
 
     def _send_suspension(
         self, key: OverlayKey, packets: Iterable[SuspensionSend]
@@ -560,7 +495,8 @@ class OverlayNode:
                         self._end(own.message.id, own.low.topic, count, is_whole)
                 case SendPacket(to, packet, reported_id):
                     if reported_id and to.gateway != self._name:
-                        self._todo.reported_ids[len(self._todo.packets)] = reported_id
+                        place = len(self._todo.packets)
+                        self._todo.reported_ids[place] = reported_id
                     self._forward(OutgoingPacket(to, key, packet), now_s)
 
     def _forward(self, letter: OutgoingPacket, now_s: float) -> None:

@@ -17,9 +17,15 @@ from hypothesis.stateful import (
 from sizes import sizes
 
 from experiments.overlay_study.churn import SimulatedGateways
-from gateway_daemon.overlay.gateway_node import CarriedMessage, decode_carried
-from gateway_daemon.overlay.keys import OverlayError, OverlayKey, TopicRole
-from gateway_daemon.overlay.messages import OverlayMessage
+from gateway_daemon.overlay.gateway_node import OverlayNode
+from gateway_daemon.overlay.keys import (
+    OverlayError,
+    OverlayKey,
+    TopicRole,
+    subscriber_range,
+)
+from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage, RangeReport
+from gateway_daemon.overlay.publications import CarriedMessage, decode_carried
 from spatial_mqtt.batching import MAX_AGE_S
 
 TOPIC = "/3/1/2/0/1"
@@ -345,6 +351,22 @@ def test_copy_waits_until_its_key_has_joined() -> None:
     publish(gateways, name_of(0), "first")
 
     assert gateways.results[-1].is_complete
+
+
+def test_gateway_that_is_alone_reports_no_range_that_waited() -> None:
+    """It found no peer, and would report as covered what it knows nothing about."""
+    payload = msgspec.msgpack.encode(CarriedMessage(TOPIC, b"ground moves"))
+    low, high = subscriber_range(TOPIC)
+    copy = MessageCopy(1, OverlayMessage("m", 4, payload), low, high, 0)
+    node = OverlayNode(name_of(1), lambda keys: keys[0])
+    node.start(0.0)
+    sender = OverlayKey("", TopicRole.PUBLISHER, name_of(2))
+    node.receive(node.home, sender, copy, 0.1)
+    node.on_timer(60.0)
+
+    assert node.joined_keys() == [node.home]
+    sent = [type(each.packet) for each in node.pop_outbox().packets]
+    assert RangeReport not in sent
 
 
 class Churn(RuleBasedStateMachine):
