@@ -124,9 +124,10 @@ def test_agent_killed_or_hung_loses_and_doubles_nothing(services: Services) -> N
     wait_until(lambda: set(services.recorded()) <= set(services.logged()))
     logged = services.logged()
     assert len(logged) == len(set(logged))
-    assert "Watchdog timeout" in services.machine.journal(AGENT)
-    # More on a busy machine, where the watchdog may end an agent that is starting.
-    assert int(restarts) >= KILLS + 1
+    # On a busy machine the watchdog may also end an agent that is starting.
+    timeouts = services.machine.journal(AGENT).count("Watchdog timeout")
+    assert timeouts
+    assert restarts == str(KILLS + timeouts)
 
 
 def test_invalid_settings_prevent_restarts_and_leave_the_queue(
