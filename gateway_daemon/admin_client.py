@@ -11,6 +11,7 @@ from gateway_daemon.manager.autoscaler import (
     DecisionReport,
     decode_autoscale_report,
 )
+from gateway_daemon.manager.manager import APPLY_TIMEOUT_S, COMPLETE_DELAY_S
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
@@ -39,6 +40,9 @@ from spatial_mqtt.transport import (
 
 TIMEOUT_S = 10.0
 """How long to wait for each answer."""
+
+CHANGE_TIMEOUT_S = APPLY_TIMEOUT_S + COMPLETE_DELAY_S + TIMEOUT_S
+"""A change waits until each gateway has applied the last one or is skipped."""
 
 REFUSAL_WAIT_S = 2.0
 
@@ -175,13 +179,13 @@ class AdminClient(BaseConnectionHandler):
             is_seen = is_done is not None and is_done(self.directory)
             return is_seen or self._refusal(topic) is not None
 
-        wait_s = REFUSAL_WAIT_S if is_done is None else TIMEOUT_S
+        wait_s = REFUSAL_WAIT_S if is_done is None else CHANGE_TIMEOUT_S
         with self._changed:
             has_answer = self._changed.wait_for(is_answered, wait_s)
             if not has_answer and is_done is not None:
                 reason = (
-                    "the manager does not answer, or lets the change wait for gateways "
-                    "that apply the last one: its status and log name them"
+                    "the manager does not answer, or the change still waits for "
+                    "gateways that apply the last one: its status and log name them"
                 )
                 raise BrokerError(str(self._connection.endpoint), reason)
         if refusal := self._refusal(topic):

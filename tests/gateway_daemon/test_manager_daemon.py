@@ -219,6 +219,21 @@ def test_silent_gateway_blocks_an_update_for_a_limited_time(
     assert f"table 1: not applied by 127.0.0.1:{slow.port}" in manager.errors()
 
 
+@pytest.mark.long
+def test_commands_in_a_row_wait_for_a_silent_gateway(
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
+) -> None:
+    """The second change waits until the first is applied, or its gateway is skipped."""
+    slow = make_broker()
+    manager.gateway(slow, "up")
+    wait_until(lambda: manager.listed_gateways() == [(slow.port, "/")])
+    command = [sys.executable, "-m", "gateway_daemon", "admin", "--manager"]
+    for area, url in (("/1", "mqtt://localhost:1"), ("/1/2", "mqtt://localhost:2")):
+        words = [*command, manager.broker.url, "add-broker", area, url]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
 def test_lease_ends_when_the_last_will_was_missed(
     manager: ManagerProcess, make_broker: Callable[[], Broker], programs: Programs
 ) -> None:
