@@ -29,6 +29,8 @@ SLOW = (
     "soak",
     "packages",
     "docs",
+    "backend_spark/exports/test_backup",
+    "backend_spark/tables/test_stores",
     "backend_spark/console",
     "gateway_daemon",
 )

@@ -206,6 +206,7 @@ def test_view_with_a_new_gateway_comes_before_the_list(
     assert topics.index(VIEW) < topics.index(INFO)
 
 
+@pytest.mark.long
 def test_silent_gateway_blocks_an_update_for_a_limited_time(
     manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:
@@ -249,6 +250,7 @@ def test_lease_ends_when_the_last_will_was_missed(
     wait_until(lambda: manager.listed_gateways() == [(gone.port, "/")])
 
 
+@pytest.mark.long
 def test_gateway_that_died_while_the_manager_was_down_is_unlisted(
     manager: ManagerProcess, make_broker: Callable[[], Broker], programs: Programs
 ) -> None:

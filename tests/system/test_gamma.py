@@ -260,6 +260,7 @@ def test_brokers_that_start_together_are_announced_one_by_one(mix: Mix) -> None:
     assert [g.ended for g in gateways] == ["", ""]
 
 
+@pytest.mark.long
 def test_waiting_additions_survive_a_kill_of_the_manager(mix: Mix) -> None:
     """The restarted one continues, and repeats no table that a gateway works on."""
     gateways, brokers = add_three_brokers_while_one_hangs(mix)

@@ -221,6 +221,7 @@ def test_click_on_a_row_that_has_just_moved_decides_nothing(
     wait_until(lambda: "acknowledge" in driver.execute_script("return atButton()"))
 
 
+@pytest.mark.long
 def test_sound_that_is_held_back_delays_no_notification(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -308,6 +309,7 @@ def block(driver: Chrome, *urls: str) -> None:
     driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": list(urls)})
 
 
+@pytest.mark.long
 def test_events_that_could_not_be_read_are_read_again(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -351,6 +353,7 @@ def test_refused_note_is_named_until_the_next_one(
     assert not text(driver, ".note .problem")
 
 
+@pytest.mark.long
 def test_what_is_written_while_a_note_is_sent_stays(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:

@@ -118,6 +118,7 @@ def test_end_of_the_session_is_stated_before_it(driver: Chrome, shift: Clock) ->
     assert stored(driver, "rings") == "1"
 
 
+@pytest.mark.long
 def test_banner_follows_the_session_of_a_new_password(
     driver: Chrome, shift: Clock
 ) -> None:
@@ -138,6 +139,7 @@ def test_banner_follows_the_session_of_a_new_password(
     assert stored(driver, "rings") == "2"
 
 
+@pytest.mark.long
 def test_login_form_states_that_the_session_has_ended(
     driver: Chrome, shift: Clock
 ) -> None:

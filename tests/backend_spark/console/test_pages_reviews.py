@@ -132,6 +132,7 @@ def test_doubt_is_rejected_in_four_clicks(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_reason_survives_the_end_of_the_session(address: str, driver: Chrome) -> None:
     """It was lost with the page. Of a window that was closed, none is kept."""
     page = ReviewsPage(driver, address, "ja")
@@ -295,6 +296,7 @@ window.fetch = (path, options) => String(path).endsWith("/preview") && !window.b
 """
 
 
+@pytest.mark.long
 def test_preview_that_waits_for_another_one_is_computed_then(
     address: str, driver: Chrome
 ) -> None:

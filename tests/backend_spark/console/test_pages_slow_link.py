@@ -60,6 +60,7 @@ def relay(workspace: Workspace) -> Iterator[Relay]:
     relay.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("address")
 def test_list_goes_on_after_a_link_that_died_without_an_error(
     relay: Relay, driver: Chrome, workspace: Workspace
@@ -84,6 +85,7 @@ def test_list_goes_on_after_a_link_that_died_without_an_error(
     wait_until(lambda: words in text(driver, ".events-page .problem"))
 
 
+@pytest.mark.long
 def test_levels_wait_for_their_cells_after_a_restart(
     running_console: Program, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -130,6 +132,7 @@ def write_many_cells(workspace: Workspace) -> None:
     write_deltalake(path, pa.Table.from_pylist(rows, LEVELS), mode="append")
 
 
+@pytest.mark.long
 def test_slow_link_with_many_cells_is_connected_again(
     run_console: RunConsole, relay: Relay, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -183,6 +186,7 @@ def text_of_banner(driver: Chrome, part: str) -> str:
     return text(driver, ".assumed-banner p")
 
 
+@pytest.mark.long
 def test_saved_decision_stays_when_an_older_list_arrives(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -202,6 +206,7 @@ def test_saved_decision_stays_when_an_older_list_arrives(
     assert not driver.find_elements(By.CSS_SELECTOR, row)
 
 
+@pytest.mark.long
 def test_saved_thresholds_stay_when_an_older_list_arrives(
     address: str, driver: Chrome
 ) -> None:
@@ -224,6 +229,7 @@ def test_saved_thresholds_stay_when_an_older_list_arrives(
     assert len(driver.find_elements(By.CSS_SELECTOR, ".version-state")) == 1
 
 
+@pytest.mark.long
 def test_list_of_thresholds_that_did_not_change_keeps_the_focus(
     address: str, driver: Chrome
 ) -> None:

@@ -348,6 +348,7 @@ def in_each_tab(driver: Chrome, script: str) -> Iterator[object]:
         yield driver.execute_script(script)
 
 
+@pytest.mark.long
 def test_seventh_tab_acknowledges_while_hidden_ones_share_a_stream(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -389,6 +390,7 @@ new MutationObserver(() => localStorage.setItem("title", document.title))
 """
 
 
+@pytest.mark.long
 def test_lost_link_rings_in_one_tab(
     run_console: RunConsole,
     signal_console: Callable[[signal.Signals], None],

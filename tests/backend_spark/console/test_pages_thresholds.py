@@ -91,6 +91,7 @@ def test_whole_municipality_changes_only_after_confirmation(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_page_shows_when_the_job_applies_a_version(
     address: str, driver: Chrome, workspace: Workspace
 ) -> None:

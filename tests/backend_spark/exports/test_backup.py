@@ -142,6 +142,15 @@ def rows_of(tables: Folder) -> dict[str, tuple[object, ...]]:
     return found
 
 
+@pytest.mark.parametrize(
+    "make_place",
+    [
+        pytest.param("file", marks=pytest.mark.long),
+        "s3",
+        pytest.param("az", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_restored_backend_is_that_of_the_backup(
     make_place: Callable[[], str], section: BackendSection, tmp_path: Path
 ) -> None:

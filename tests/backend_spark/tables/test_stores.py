@@ -62,6 +62,12 @@ def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         yield store
 
 
+AT_LENGTH = [
+    "file",
+    *(pytest.param(store, marks=pytest.mark.long) for store in ("s3", "az")),
+]
+
+
 @pytest.fixture(params=["file", "s3", "az"])
 def tables(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +191,7 @@ def test_cell_states_are_replaced(tables: Folder) -> None:
     assert read_cell_states(path, {"a": us}).all_times == [("a", us + 86_400_000_000)]
 
 
+@pytest.mark.parametrize("tables", AT_LENGTH, indirect=True)
 def test_compaction_and_a_shorter_log_keep_the_rows(
     tables: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
