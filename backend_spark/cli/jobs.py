@@ -37,9 +37,9 @@ def alerts(config_path: Path) -> None:
     """Write urgent messages of the log into the alerts table; until SIGTERM."""
     settings = read_settings(config_path)
     _set_up_logging()
-    from backend_spark.alerts import process  # noqa: PLC0415 - pyarrow and delta-rs
+    from backend_spark.alerts import run  # noqa: PLC0415 - pyarrow and delta-rs
 
-    process.run(settings)
+    run(settings)
 
 
 @click.command()

@@ -12,7 +12,7 @@ import pytest
 from conftest import Broker, free_port, wait_until
 from ingesting import TOPIC, IngestBench, Sender, scrape, value
 
-from backend_spark.alerts.log_follower import AlertCheckpoint
+from backend_spark.alerts import AlertCheckpoint
 from backend_spark.ingest.log import REPLACED_FILE
 from backend_spark.ingest.segment_log import (
     LogRow,

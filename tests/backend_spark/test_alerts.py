@@ -17,9 +17,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from kafka_cluster import KafkaCluster, run_kafka
 
-from backend_spark.alerts import process
-from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
-from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
+from backend_spark import alerts
+from backend_spark.alerts import (
+    AlertCheckpoint,
+    AlertWriter,
+    LogFollower,
+    read_alert_ids,
+    read_offset,
+)
 from backend_spark.ingest.kafka_log import KafkaWriter
 from backend_spark.ingest.log import LogWriter
 from backend_spark.ingest.retention import read_planned_offset, read_query_offset
@@ -185,10 +190,10 @@ def test_death_around_a_commit_loses_and_duplicates_nothing(
 
     for seq, die in enumerate((die_before, die_after, die_before, die_after)):
         writer.append([message(seq, 5)])
-        monkeypatch.setattr(process, "commit_files", die)
+        monkeypatch.setattr(alerts, "commit_files", die)
         with pytest.raises(PowerCutError, match="power cut"):
             drain(open_alerts())
-    monkeypatch.setattr(process, "commit_files", commit)
+    monkeypatch.setattr(alerts, "commit_files", commit)
     drain(open_alerts())
 
     assert ids(tmp_path) == {("n", seq): 1 for seq in range(4)}
@@ -205,13 +210,13 @@ def test_second_writer_of_the_same_segments_is_rejected(
     write_part = delta_writer.write_file
 
     def overtaken(folder: Path, rows: pa.Table, schema: pa.Schema) -> DataFile:
-        monkeypatch.setattr(process, "write_file", write_part)
+        monkeypatch.setattr(alerts, "write_file", write_part)
         drain(quick)
         return write_part(folder, rows, schema)
 
     stale = DeltaTable(str(slow.table))
-    monkeypatch.setattr(process, "write_file", overtaken)
-    monkeypatch.setattr(process, "open_table", lambda _path: stale)
+    monkeypatch.setattr(alerts, "write_file", overtaken)
+    monkeypatch.setattr(alerts, "open_table", lambda _path: stale)
     with pytest.raises(CommitFailedError, match="oncurrent"):
         slow.step()
 
@@ -244,11 +249,11 @@ def test_segments_without_alerts_are_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restart continues at the offset in the table."""
-    monkeypatch.setattr(process, "COMMIT_AFTER_SEGMENTS", 5)
+    monkeypatch.setattr(alerts, "COMMIT_AFTER_SEGMENTS", 5)
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     for seq in range(7):
         writer.append([message(seq, 1)])
-    monkeypatch.setattr(process, "MAX_SEGMENTS", 5)
+    monkeypatch.setattr(alerts, "MAX_SEGMENTS", 5)
     drain(open_alerts())
 
     checkpoint = tmp_path / "checkpoints" / "alerts"
