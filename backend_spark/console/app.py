@@ -62,7 +62,7 @@ from backend_spark.console.notifications.sender import (
     NotificationSender,
     check_addresses,
 )
-from backend_spark.console.oidc.sign_in import OidcSignIn
+from backend_spark.console.openid import OidcSignIn
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces

@@ -25,9 +25,12 @@ from backend_spark.console.accounts import (
 )
 from backend_spark.console.full_disk import is_full
 from backend_spark.console.http import came_from_proxy
-from backend_spark.console.oidc.id_token import OpenidUser
-from backend_spark.console.oidc.provider import SignInError
-from backend_spark.console.oidc.sign_in import BegunSignIn, OidcSignIn
+from backend_spark.console.openid import (
+    BegunSignIn,
+    OidcSignIn,
+    OpenidUser,
+    SignInError,
+)
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 from backend_spark.console.totp import matching_step

@@ -16,9 +16,8 @@ from backend_spark.console.auth import (
 )
 from backend_spark.console.dependencies import ConsoleServices, Services
 from backend_spark.console.http import set_cookie
-from backend_spark.console.oidc.provider import SignInError
-from backend_spark.console.oidc.settings import BEGIN, CALLBACK
-from backend_spark.console.oidc.sign_in import PENDING_S
+from backend_spark.console.openid import PENDING_S, SignInError
+from backend_spark.console.openid_settings import BEGIN, CALLBACK
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from trust_bench import IssuingAuthority
 
-from backend_spark.console.oidc.provider import (
+from backend_spark.console.openid import (
     MAX_ANSWER_BYTES,
     WELL_KNOWN,
     OpenidProvider,
     SignInError,
 )
-from backend_spark.console.oidc.settings import OidcSection
+from backend_spark.console.openid_settings import OidcSection
 from service_runtime.tls import TlsFiles
 
 Serve = Callable[[dict[str, Any]], str]

@@ -1,1 +1,0 @@
-"""Sign-in by an OpenID provider: settings, the provider, its tokens, the sign-in."""
