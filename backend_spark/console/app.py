@@ -77,7 +77,6 @@ from backend_spark.console.routes import (
     features,
     levels,
     notifications,
-    oidc,
     reviews,
     sensorthings,
     session,
@@ -202,7 +201,6 @@ def make_app(services: ConsoleServices) -> FastAPI:
         session,
         levels,
         events,
-        oidc,
         account_changes,
         notifications,
         thresholds,
@@ -213,6 +211,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         map_routes,
     ):
         app.include_router(routes.router)
+    app.include_router(session.provider)
     for standard in (sensorthings, features, cap_feed, downloads):
         app.include_router(standard.router)
     headers = security_headers(_origin(services.settings.console.tiles))

@@ -1,28 +1,40 @@
-"""Routes to log in and out, and for the session data that pages load first."""
+"""Routes of the session: to log in and out, by the OpenID provider too, and its data.
 
+Both routes of the provider only redirect: to the provider, or to `console.address`,
+never to an address that a request contains.
+"""
+
+import logging
 import math
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 
 from backend_spark.console.accounts import MAX_PASSWORD_LENGTH
 from backend_spark.console.auth import (
     DEVICE_COOKIE,
     DEVICE_S,
     SESSION_COOKIE,
+    SIGN_IN_COOKIE,
     CodeMissingError,
     LoginAttempt,
     Visitor,
     WrongLoginError,
     client_address,
 )
-from backend_spark.console.dependencies import Services, editor
+from backend_spark.console.dependencies import ConsoleServices, Services, editor
 from backend_spark.console.http import json_body, json_response, set_cookie
+from backend_spark.console.openid import PENDING_S, SignInError
+from backend_spark.console.openid_settings import BEGIN, CALLBACK
 from backend_spark.console.routes.map import pack_descriptions
 from backend_spark.console.throttle import TooManyAttemptsError
 
+log = logging.getLogger(__name__)
+
 router = APIRouter(prefix="/api")
+provider = APIRouter()
 
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,3 +114,54 @@ def log_out(
     answer = json_response({})
     answer.delete_cookie(SESSION_COOKIE)
     return answer
+
+
+@provider.get(f"/{BEGIN}")
+async def begin_by_provider(request: Request, services: Services) -> Response:
+    """Send the browser to the provider."""
+    try:
+        begun = await services.auth.logins.begin_sign_in(services.clock())
+    except SignInError as error:
+        return _failed(services, error)
+    answer = _redirect(begun.url)
+    # Strict cookies are not sent when the provider sends the browser back.
+    answer.set_cookie(
+        SIGN_IN_COOKIE,
+        begun.cookie,
+        max_age=round(PENDING_S),
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@provider.get(f"/{CALLBACK}")
+async def finish_by_provider(request: Request, services: Services) -> Response:
+    """Open a session for the user whom the provider names, and show the pages."""
+    cookie = request.cookies.get(SIGN_IN_COOKIE, "")
+    address, now_s = client_address(request), services.clock()
+    try:
+        opened = await services.auth.logins.finish_sign_in(
+            request.query_params, cookie, address, now_s
+        )
+    except SignInError as error:
+        answer = _failed(services, error)
+    else:
+        answer = _redirect(services.settings.console.address)
+        set_cookie(answer, request, SESSION_COOKIE, opened)
+    answer.delete_cookie(SIGN_IN_COOKIE)
+    return answer
+
+
+def _failed(services: ConsoleServices, error: SignInError) -> Response:
+    """Show the login page with the reason; details are for the log."""
+    sign_in = services.auth.logins.provider
+    if sign_in and (count := sign_in.log_limit.count(error.reason)) is not None:
+        log.warning("sign-in by the OpenID provider failed %d times: %s", count, error)
+    address = services.settings.console.address or "/"
+    return _redirect(f"{address}?login={error.reason}")
+
+
+def _redirect(url: str) -> Response:
+    return RedirectResponse(url, 303, {"Cache-Control": "no-store"})
