@@ -30,12 +30,6 @@ from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.cap_messages import CapMessages
-from backend_spark.console.database_files import (
-    JOURNAL_FILE,
-    NOTIFICATIONS_FILE,
-    damage_handler,
-    naming_damage,
-)
 from backend_spark.console.dependencies import (
     ConsoleServices,
     Services,
@@ -45,7 +39,6 @@ from backend_spark.console.dependencies import (
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.features import CellFeatures
-from backend_spark.console.full_disk import full_disk_handler
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
@@ -87,6 +80,12 @@ from backend_spark.console.routes import (
 )
 from backend_spark.console.routes import map as map_routes
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.storage_faults import (
+    JOURNAL_FILE,
+    NOTIFICATIONS_FILE,
+    fault_handler,
+    naming_damage,
+)
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
@@ -191,9 +190,8 @@ def make_app(services: ConsoleServices) -> FastAPI:
     read_files()
     app.add_exception_handler(RequestValidationError, validation_error)
     folder, limit = _folder(services.settings), LogLimit(time.monotonic)
-    unsaved = full_disk_handler(folder, limit)
-    app.add_exception_handler(OSError, unsaved)
-    app.add_exception_handler(sqlite3.Error, damage_handler(folder, limit, unsaved))
+    for kind in (OSError, sqlite3.Error):
+        app.add_exception_handler(kind, fault_handler(folder, limit))
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (

@@ -23,7 +23,6 @@ from backend_spark.console.accounts import (
     hash_password,
     verify_password,
 )
-from backend_spark.console.full_disk import is_full
 from backend_spark.console.http import came_from_proxy
 from backend_spark.console.openid import (
     BegunSignIn,
@@ -32,6 +31,7 @@ from backend_spark.console.openid import (
     SignInError,
 )
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.storage_faults import is_full
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 from backend_spark.console.totp import matching_step
 

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from backend_spark.config import ConsoleSection
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.database_files import is_damage
 from backend_spark.console.events import EventBook, EventState
 from backend_spark.console.notifications import channels
 from backend_spark.console.notifications.channels import DeliveryError, Message
@@ -40,6 +39,7 @@ from backend_spark.console.notifications.rules import (
 )
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
+from backend_spark.console.storage_faults import is_damage
 from service_runtime.errors import FieldError
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Databases of the console that are damaged: how it is found, and what to do.
+"""Faults of the console's storage: a full disk and damaged databases, and what to do.
 
 A loop of the console that meets the damage ends it, as the start does; a request is
 refused, because a page that only it reads hinders nobody else.
@@ -13,19 +13,23 @@ import errno
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from fastapi import Request, Response
 
-from backend_spark.console.full_disk import Handler, is_full
 from backend_spark.console.http import json_response
 from backend_spark.errors import DamagedDatabaseError, FullDiskError
 from service_runtime.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
+
+INSUFFICIENT_STORAGE: Final = 507
+"""HTTP status; source: RFC 4918, section 11.5."""
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 JOURNAL_FILE: Final = "journal.sqlite"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
@@ -42,6 +46,19 @@ _LOSSES: Final = {
 _ENDS: Final = ("-journal", "-wal", "-shm", "")
 """Ends of the names of a database's files. The logs are moved first: SQLite would apply
 them to a new file."""
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a write failed for want of space."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code in {
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_CANTOPEN,
+        }
+    full = {errno.ENOSPC, errno.EDQUOT}
+    return isinstance(error, OSError) and error.errno in full
 
 
 def find_damage(path: Path) -> str:
@@ -116,26 +133,35 @@ def _check_rights(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def damage_handler(folder: Path, limit: LogLimit, other: Handler) -> Handler:
-    """Make the handler of a request that meets a damaged database: it answers 500.
+def fault_handler(folder: Path, limit: LogLimit) -> Handler:
+    """Make the handler of a request that the storage refuses.
+
+    It answers 507 on a full disk, and 500 if a database is damaged. The page translates
+    the former, and needs the folder for it.
 
     Args:
         folder: Of the databases.
         limit: Limits the lines in the log, which anyone can cause.
-        other: Handles other errors.
     """
     found = ""  # the file can only be replaced while the console is stopped
 
     async def refuse(request: Request, error: Exception) -> Response:
         nonlocal found
-        if not is_damage(error):
-            return await other(request, error)
-        found = found or await asyncio.to_thread(_named, folder, error)
-        problem = found or f"a database in {folder} was damaged: {error}; try again"
+        if is_damage(error):
+            found = found or await asyncio.to_thread(_named, folder, error)
+            problem = found or f"a database in {folder} was damaged: {error}; try again"
+            status, body = 500, {"detail": problem}
+        elif is_full(error):
+            remedy = "free space on its disk, then try again"
+            problem = f"cannot be saved in {folder}: {error}; {remedy}"
+            status = INSUFFICIENT_STORAGE
+            body = {"detail": f"the request {problem}", "folder": str(folder)}
+        else:
+            raise error
         path = request.url.path
         if (count := limit.count(path)) is not None:
             log.error("%d requests of %s: %s", count, path, problem)
-        return json_response({"detail": problem}, 500)
+        return json_response(body, status)
 
     return refuse
 
