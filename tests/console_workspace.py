@@ -20,7 +20,7 @@ from console_tables import CRITERIA, Slope, storm
 from deltalake import write_deltalake
 
 from backend_spark.config import read_settings
-from backend_spark.console import accounts, totp
+from backend_spark.console import accounts
 from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
@@ -30,7 +30,7 @@ NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
 PASSWORD = "correct horse battery"  # noqa: S105 - of test accounts
 
-TOTP_SECRET = totp.make_secret(os.urandom)
+TOTP_SECRET = accounts.make_totp_secret(os.urandom)
 
 SLOPES = (
     Slope("otani-1", 33.575, 133.500, storm(20, 48), [0.001 * n for n in range(288)]),
@@ -70,7 +70,7 @@ def hash_of(_role: str) -> str:
 
 def code_at(now_s: float, secret: str = TOTP_SECRET) -> str:
     """Code that an authenticator app shows."""
-    return totp.one_time_code(b32decode(secret), int(now_s // totp.STEP_S))
+    return accounts.one_time_code(b32decode(secret), int(now_s // accounts.CODE_STEP_S))
 
 
 @dataclass

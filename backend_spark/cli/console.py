@@ -24,11 +24,13 @@ from backend_spark.console.accounts import (
     check_account_name,
     digest_token,
     hash_password,
+    make_totp_secret,
+    matching_step,
+    provisioning_uri,
     read_accounts,
     write_accounts,
 )
 from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
-from backend_spark.console.totp import make_secret, matching_step, provisioning_uri
 from backend_spark.errors import PlaceFileError
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr
@@ -225,7 +227,7 @@ def totp(accounts_file: Path, name: str, *, remove: bool) -> None:
     """
     found = _read_accounts(accounts_file)
     account = _account(found, name)
-    secret = "" if remove else make_secret(secrets.token_bytes)
+    secret = "" if remove else make_totp_secret(secrets.token_bytes)
     if secret:
         click.echo(f"Add this to the authenticator app:\n{secret}")
         click.echo(provisioning_uri(secret, name))

@@ -1,9 +1,9 @@
-"""Accounts of the console: names, roles, password hashes, and the file of them.
+"""Accounts of the console: names, roles, passwords, second factors, and their file.
 
 A line of the accounts file is ``name:role:scrypt$N$r$p$salt$hash``, with salt and hash
 in base64, ``:totp$SECRET`` after it if the account has a second factor, and
 ``:token$DIGEST`` if programs may read with a token, and ``:locked`` at its end while
-nobody may use it.
+nobody may use it. The second factor is a time-based one-time password (RFC 6238).
 """
 
 import base64
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from service_runtime.errors import FieldError
 from service_runtime.files import write_for_service
@@ -121,6 +122,56 @@ def verify_password(password_hash: str, password: str) -> bool:
     costs = (int(n), int(r), int(p))
     found = _scrypt(password, base64.b64decode(salt), costs)
     return hmac.compare_digest(found, base64.b64decode(key))
+
+
+CODE_STEP_S: Final = 30
+CODE_DIGITS: Final = 6
+SECRET_BYTES: Final = 20
+"""Length that RFC 4226 recommends; 32 letters in base32."""
+
+CODE_WINDOW: Final = (0, -1, 1)
+"""Steps around the present whose codes are accepted: clocks differ."""
+
+_CODE: Final = re.compile(r"[0-9]{6}")
+
+
+def one_time_code(key: bytes, step: int, digits: int = CODE_DIGITS) -> str:
+    """Code of a step (RFC 4226 with SHA-1, which authenticator apps support)."""
+    digest = hmac.digest(key, step.to_bytes(8, "big"), "sha1")
+    offset = digest[-1] & 0xF
+    number = int.from_bytes(digest[offset : offset + 4], "big") & 0x7FFFFFFF
+    return f"{number % 10**digits:0{digits}d}"
+
+
+def matching_step(secret: str, code: str, now_s: float) -> int | None:
+    """Step whose code was given; None if it belongs to no step near the present.
+
+    Args:
+        secret: In base32.
+        code: As typed; spaces are ignored.
+        now_s: Unix time.
+    """
+    typed = code.replace(" ", "")
+    if not _CODE.fullmatch(typed):
+        return None
+    key, present = base64.b32decode(secret), int(now_s // CODE_STEP_S)
+    for step in (present + offset for offset in CODE_WINDOW):
+        if hmac.compare_digest(one_time_code(key, step), typed):
+            return step
+    return None
+
+
+def make_totp_secret(random: Callable[[int], bytes]) -> str:
+    """A new secret in base32."""
+    return base64.b32encode(random(SECRET_BYTES)).decode("ascii")
+
+
+def provisioning_uri(secret: str, name: str) -> str:
+    """Address with which an authenticator app adds the account, also as a QR code."""
+    return (
+        f"otpauth://totp/Yamamori:{quote(name, safe='')}?secret={secret}"
+        f"&issuer=Yamamori&algorithm=SHA1&digits={CODE_DIGITS}&period={CODE_STEP_S}"
+    )
 
 
 def read_accounts(path: Path) -> dict[str, Account]:

@@ -21,6 +21,7 @@ from backend_spark.console.accounts import (
     Accounts,
     AccountsFile,
     hash_password,
+    matching_step,
     verify_password,
 )
 from backend_spark.console.http import came_from_proxy
@@ -33,7 +34,6 @@ from backend_spark.console.openid import (
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.storage_faults import is_full
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
-from backend_spark.console.totp import matching_step
 
 SESSION_S: Final = 12 * 3600.0
 """Lifetime of a session: one shift."""

@@ -19,7 +19,7 @@ from console_workspace import (
 )
 
 from backend_spark.cli import cli
-from backend_spark.console import accounts, totp
+from backend_spark.console import accounts
 from service_runtime.errors import FieldError
 
 OpenApp = Callable[..., httpx.Client]
@@ -38,26 +38,26 @@ RFC_CODES = (
 @pytest.mark.parametrize(("at_s", "code"), RFC_CODES)
 def test_codes_are_those_of_rfc_6238(at_s: int, code: str) -> None:
     """With eight digits, and with the last six of them."""
-    step = at_s // totp.STEP_S
+    step = at_s // accounts.CODE_STEP_S
 
-    assert totp.one_time_code(RFC_KEY, step, digits=8) == code
-    assert totp.one_time_code(RFC_KEY, step) == code[2:]
+    assert accounts.one_time_code(RFC_KEY, step, digits=8) == code
+    assert accounts.one_time_code(RFC_KEY, step) == code[2:]
 
 
 def test_clock_may_differ_by_one_step() -> None:
     """Not by two; spaces are ignored, and other characters are wrong."""
     now_s = 1_793_000_400.0
     found = [
-        totp.matching_step(TOTP_SECRET, code_at(now_s + 30 * n), now_s)
+        accounts.matching_step(TOTP_SECRET, code_at(now_s + 30 * n), now_s)
         for n in (-2, -1, 0, 1, 2)
     ]
     step = int(now_s // 30)
     code = code_at(now_s)
 
     assert found == [None, step - 1, step, step + 1, None]
-    assert totp.matching_step(TOTP_SECRET, f"{code[:3]} {code[3:]}", now_s) == step
+    assert accounts.matching_step(TOTP_SECRET, f"{code[:3]} {code[3:]}", now_s) == step
     for wrong in ("", "12345", "1234567", "abcdef", "１２３４５６", code + "\n"):
-        assert totp.matching_step(TOTP_SECRET, wrong, now_s) is None
+        assert accounts.matching_step(TOTP_SECRET, wrong, now_s) is None
 
 
 def enter(client: httpx.Client, code: str, password: str = PASSWORD) -> httpx.Response:
