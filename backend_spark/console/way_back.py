@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from backend_spark.config import CONSOLE_FOLDER
 from backend_spark.console.nodes import NewestReading, NodeState
-from backend_spark.notices.delivery import SentOrder, read_sent
 from backend_spark.notices.drill_requests import DRILLS_FILE, DrillRequests
-from backend_spark.notices.notice_state import read_notices
+from backend_spark.notices.notice_state import SentOrder, read_notices, read_sent
 from spatial_mqtt import senml
 from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell

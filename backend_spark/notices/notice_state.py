@@ -1,12 +1,18 @@
-"""State of the published notices, in a file, and the current level of each cell."""
+"""State of the notices, in files: what was published, which broker accepted it when.
+
+The current level of each cell, from which notices are made, is read here too. The
+publisher writes both files; the console reads them for the way back of each cell.
+"""
 
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from backend_spark.i18n import reasons_of
 from backend_spark.scoring.holds import (
@@ -19,7 +25,7 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
-from service_runtime.files import write_best_effort
+from service_runtime.files import read_json_or, write_best_effort
 from slope_science.causes import iter_chain
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
@@ -394,3 +400,63 @@ def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row with the level for notices as its level."""
     level = row.get("notice_level")
     return row if level is None else {**row, "level": level}
+
+
+SENT_FILE: Final = "notices-sent.json"
+MAX_TOPICS: Final = 50_000
+
+
+class SentOrder(msgspec.Struct):
+    """The newest notice or drill of a topic that a broker accepted.
+
+    Attributes:
+        at_s: `Notice.at_s` or `Drill.at_s`.
+        accepted: Unix time of the acceptance (PUBACK) of each broker, by ``host:port``.
+    """
+
+    at_s: float
+    accepted: dict[str, float] = {}
+
+
+def read_sent(data: Path) -> dict[str, SentOrder]:
+    """What the brokers accepted, by topic; empty without the record."""
+    return read_json_or(data / SENT_FILE, dict[str, SentOrder], {})
+
+
+@dataclass
+class DeliveryRecord:
+    """Record of the notices and drills that the brokers accepted, for the publisher.
+
+    Attributes:
+        data: The data folder.
+    """
+
+    data: Path
+    _sent: dict[str, SentOrder] = field(default_factory=dict)
+    _is_new: bool = False
+
+    def __post_init__(self) -> None:
+        """Go on from the record of the last run."""
+        self._sent = read_sent(self.data)
+
+    def accept(self, topic: str, at_s: float, broker: str, now_s: float) -> None:
+        """A broker has accepted a notice or drill; only the first time counts."""
+        known = self._sent.get(topic)
+        if known is None or known.at_s < at_s:
+            known = self._sent[topic] = SentOrder(at_s)
+        if known.at_s == at_s and broker not in known.accepted:
+            known.accepted[broker] = now_s
+            self._is_new = True
+
+    def save(self) -> None:
+        """Write the record if it is new; the oldest topics are dropped.
+
+        If it cannot be written, the next call tries again.
+        """
+        if not self._is_new:
+            return
+        newest = sorted(self._sent.items(), key=lambda each: -each[1].at_s)
+        self._sent = dict(newest[:MAX_TOPICS])
+        rows = msgspec.to_builtins(self._sent)
+        path = self.data / SENT_FILE
+        self._is_new = not write_best_effort(path, json.dumps(rows).encode())

@@ -13,7 +13,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings
-from backend_spark.notices.delivery import DeliveryRecord
 from backend_spark.notices.drill_requests import (
     DRILLS_FILE,
     DrillRequests,
@@ -21,6 +20,7 @@ from backend_spark.notices.drill_requests import (
 )
 from backend_spark.notices.notice_state import (
     CurrentLevel,
+    DeliveryRecord,
     LevelReader,
     NoticePolicy,
     NoticeState,

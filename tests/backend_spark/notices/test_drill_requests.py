@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.notices.delivery import DeliveryRecord, SentOrder, read_sent
 from backend_spark.notices.drill_requests import (
     KEPT_S,
     DrillRequests,
     due_drills,
     topic_of_drill,
 )
+from backend_spark.notices.notice_state import DeliveryRecord, SentOrder, read_sent
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import Drill
 from spatial_mqtt.cells import Cell

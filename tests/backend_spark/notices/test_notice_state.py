@@ -8,11 +8,12 @@ from typing import cast
 import pytest
 from soak.disk import fill, mounted
 
-from backend_spark.notices.delivery import DeliveryRecord, read_sent
 from backend_spark.notices.notice_state import (
     CurrentLevel,
+    DeliveryRecord,
     NoticePolicy,
     NoticeState,
+    read_sent,
 )
 from backend_spark.notices.publisher import NoticePublisher
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
