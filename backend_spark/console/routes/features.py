@@ -1,18 +1,234 @@
-"""Routes of OGC API Features: the cells with their levels, for QGIS and others."""
+"""Routes of OGC API Features, for QGIS and others, and the documents of their answers.
+
+Source: OGC API Features part 1: core (17-069r4), sections 7.2 to 7.13, 8.2 and 9.
+"""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
-from backend_spark.console import features_documents as documents
 from backend_spark.console.dependencies import ConsoleServices, Services, client
-from backend_spark.console.features import CELLS, LEVELS, missing_error, parse_selection
+from backend_spark.console.features import (
+    CELLS,
+    DEFAULT_LIMIT,
+    LEVELS,
+    MAX_LIMIT,
+    PARAMETERS,
+    Feature,
+    FeaturePage,
+    missing_error,
+    parse_selection,
+)
 from backend_spark.console.http import service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import StandardsRequestError
-from backend_spark.exports.formats import GEOJSON
+from backend_spark.exports.formats import GEOJSON, exercise_mark
+from backend_spark.sensorthings.entities import time_text
+
+JSON: Final = "application/json"
+OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.0"
+CRS84: Final = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
+_CLASSES: Final = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf"
+
+CONFORMANCE: Final = tuple(
+    f"{_CLASSES}/{name}" for name in ("core", "oas30", "geojson")
+)
+"""Conformance classes of the standard."""
+
+EXERCISE: Final = "【訓練】[EXERCISE] "
+"""Begin of titles where past data are taken as the present."""
+
+_TITLES: Final = {
+    CELLS: "Cells with their present levels",
+    LEVELS: "Levels of the cells in each step of ten minutes, newest first",
+}
+
+Document = dict[str, Any]
+
+
+def _link(href: str, rel: str, kind: str, title: str) -> Document:
+    return {"href": href, "rel": rel, "type": kind, "title": title}
+
+
+def landing_document(root: str, title: str) -> Document:
+    """The first document, which leads to all others."""
+    return {
+        "title": title,
+        "description": "Landslide levels of S2 cells: equivalent to official levels, "
+        "no warnings",
+        "links": [
+            _link(root, "self", JSON, "This document"),
+            _link(f"{root}/api", "service-desc", OPENAPI, "OpenAPI document"),
+            _link(f"{root}/api", "service-doc", OPENAPI, "OpenAPI document"),
+            _link(f"{root}/conformance", "conformance", JSON, "Conformance classes"),
+            _link(f"{root}/collections", "data", JSON, "Collections"),
+        ],
+    }
+
+
+def collection_list(root: str, documents: list[Document]) -> Document:
+    """All collections."""
+    here = _link(f"{root}/collections", "self", JSON, "This document")
+    return {"links": [here], "collections": documents}
+
+
+def collection_document(
+    root: str,
+    name: str,
+    bounds: list[float] | None,
+    times: tuple[datetime, datetime] | None,
+    *,
+    is_exercise: bool = False,
+) -> Document:
+    """One collection.
+
+    Args:
+        root: Address of the service.
+        name: Of the collection.
+        bounds: Box around its features.
+        times: First and last time of its features.
+        is_exercise: Whether past data are taken as the present.
+    """
+    here = f"{root}/collections/{name}"
+    extent: Document = {}
+    if bounds is not None:
+        extent["spatial"] = {"bbox": [bounds], "crs": CRS84}
+    if times is not None:
+        extent["temporal"] = {"interval": [[time_text(times[0]), time_text(times[1])]]}
+    return {
+        "id": name,
+        "title": f"{EXERCISE * is_exercise}{_TITLES[name]}",
+        **exercise_mark(is_exercise),
+        "itemType": "feature",
+        "crs": [CRS84],
+        "extent": extent,
+        "links": [
+            _link(here, "self", JSON, "This document"),
+            _link(f"{here}/items", "items", GEOJSON, "Features"),
+        ],
+    }
+
+
+def page_document(
+    page: FeaturePage, links: list[Document], now: datetime, *, is_exercise: bool
+) -> Document:
+    """One page of features; of an exercise with a mark."""
+    document: Document = {
+        "type": "FeatureCollection",
+        **exercise_mark(is_exercise),
+        "features": page.features,
+        "links": links,
+        "timeStamp": time_text(now),
+        "numberReturned": len(page.features),
+    }
+    if page.matched is not None:
+        document["numberMatched"] = page.matched
+    return document
+
+
+def page_links(here: str, next_page: str | None, collection: str) -> list[Document]:
+    """Links of a page."""
+    links = [
+        _link(here, "self", GEOJSON, "This page"),
+        _link(collection, "collection", JSON, "The collection"),
+    ]
+    if next_page is not None:
+        links.append(_link(next_page, "next", GEOJSON, "The next page"))
+    return links
+
+
+def feature_document(feature: Feature, here: str, collection: str) -> Document:
+    """One feature."""
+    return feature | {"links": page_links(here, None, collection)}
+
+
+_SCHEMAS: Final[Document] = {
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MAX_LIMIT,
+        "default": DEFAULT_LIMIT,
+    },
+    "bbox": {
+        "type": "array",
+        "oneOf": [{"minItems": 4, "maxItems": 4}, {"minItems": 6, "maxItems": 6}],
+        "items": {"type": "number"},
+    },
+    "datetime": {"type": "string"},
+    "start": {"type": "string"},
+    "f": {"type": "string", "enum": ["json"]},
+}
+
+
+def openapi_document(root: str, title: str) -> Document:
+    """Description of the interface in OpenAPI 3.0."""
+    paths: Document = {
+        "/": _path("getLandingPage", "Landing page", JSON),
+        "/conformance": _path("getConformance", "Conformance classes", JSON),
+        "/collections": _path("getCollections", "Collections", JSON),
+    }
+    for name, text in _TITLES.items():
+        here, suffix = f"/collections/{name}", name.title()
+        paths[here] = _path(f"get{suffix}Collection", text, JSON)
+        features = _path(f"get{suffix}", text, GEOJSON)
+        features["get"]["parameters"] = [
+            {"$ref": f"#/components/parameters/{each}"} for each in PARAMETERS
+        ]
+        paths[f"{here}/items"] = features
+        one = _path(f"get{suffix}Feature", "One feature", GEOJSON)
+        one["get"]["parameters"] = [{"$ref": "#/components/parameters/featureId"}]
+        one["get"]["responses"]["404"] = _response("There is no such feature", JSON)
+        paths[f"{here}/items/{{featureId}}"] = one
+    return {
+        "openapi": "3.0.3",
+        "info": {"title": title, "version": "1.0"},
+        "servers": [{"url": root}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "parameters": _parameters(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "basic"}},
+        },
+    }
+
+
+def _path(name: str, text: str, kind: str) -> Document:
+    responses = {
+        "200": _response(text, kind),
+        "400": _response("The request is not valid", JSON),
+        "401": {"description": "A token is needed"},
+        "503": _response("Too many requests at once", JSON),
+    }
+    return {"get": {"operationId": name, "summary": text, "responses": responses}}
+
+
+def _response(text: str, kind: str) -> Document:
+    return {"description": text, "content": {kind: {"schema": {"type": "object"}}}}
+
+
+def _parameters() -> Document:
+    found: Document = {
+        name: {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "schema": schema,
+            "style": "form",
+            "explode": False,
+        }
+        for name, schema in _SCHEMAS.items()
+    }
+    found["featureId"] = {
+        "name": "featureId",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+    return found
+
 
 ROOT: Final = "/ogc"
 
@@ -33,7 +249,7 @@ def _answer(make: Callable[[], Any], kind: str, request: Request) -> Response:
         code = codes.get(error.status, "InvalidParameterValue")
         problem = {"code": code, "description": str(error)}
         encoded = msgspec.json.encode(problem)
-        return Response(encoded, error.status, headers, documents.JSON)
+        return Response(encoded, error.status, headers, JSON)
     return Response(content, headers=headers, media_type=kind)
 
 
@@ -54,12 +270,12 @@ def parse_format(request: Request) -> None:
 def landing_page(request: Request, root: Root, services: Services) -> Response:
     """The first document."""
     title = _title(services)
-    return _answer(lambda: documents.landing_page(root, title), documents.JSON, request)
+    return _answer(lambda: landing_document(root, title), JSON, request)
 
 
 def _title(services: ConsoleServices) -> str:
     console = services.settings.console
-    mark = documents.EXERCISE * console.exercise
+    mark = EXERCISE * console.exercise
     return f"{mark}Yamamori {console.place}".strip()
 
 
@@ -67,26 +283,24 @@ def _title(services: ConsoleServices) -> str:
 def api(request: Request, root: Root, services: Services) -> Response:
     """The OpenAPI document."""
     title = _title(services)
-    return _answer(
-        lambda: documents.openapi_document(root, title), documents.OPENAPI, request
-    )
+    return _answer(lambda: openapi_document(root, title), OPENAPI, request)
 
 
 @router.get("/conformance")
 def conformance(request: Request) -> Response:
     """Conformance classes."""
-    classes = {"conformsTo": list(documents.CONFORMANCE)}
-    return _answer(lambda: classes, documents.JSON, request)
+    classes = {"conformsTo": list(CONFORMANCE)}
+    return _answer(lambda: classes, JSON, request)
 
 
 @router.get("/collections")
 def collections(request: Request, root: Root, services: Services) -> Response:
     """All collections."""
     return _answer(
-        lambda: documents.collection_list(
+        lambda: collection_list(
             root, [_collection(root, name, services) for name in (CELLS, LEVELS)]
         ),
-        documents.JSON,
+        JSON,
         request,
     )
 
@@ -94,10 +308,10 @@ def collections(request: Request, root: Root, services: Services) -> Response:
 @router.get("/collections/{name}")
 def collection(name: str, request: Request, root: Root, services: Services) -> Response:
     """One collection."""
-    return _answer(lambda: _collection(root, name, services), documents.JSON, request)
+    return _answer(lambda: _collection(root, name, services), JSON, request)
 
 
-def _collection(root: str, name: str, services: ConsoleServices) -> dict[str, Any]:
+def _collection(root: str, name: str, services: ConsoleServices) -> Document:
     if name not in {CELLS, LEVELS}:
         raise missing_error("collection", name)
     bounds, times = (
@@ -105,26 +319,24 @@ def _collection(root: str, name: str, services: ConsoleServices) -> dict[str, An
         services.standards.features.times(),
     )
     is_exercise = services.settings.console.exercise
-    return documents.collection_document(
-        root, name, bounds, times, is_exercise=is_exercise
-    )
+    return collection_document(root, name, bounds, times, is_exercise=is_exercise)
 
 
 @router.get("/collections/{name}/items")
 def items(name: str, request: Request, root: Root, services: Services) -> Response:
     """Features of a collection."""
 
-    def make() -> dict[str, Any]:
+    def make() -> Document:
         page = services.standards.features.select(
             name, parse_selection(request.query_params.multi_items())
         )
         here = f"{root}/collections/{name}"
         url = request.url
         following = page.next and str(url.include_query_params(start=page.next))
-        links = documents.page_links(str(url), following or None, here)
+        links = page_links(str(url), following or None, here)
         now = utc_time(services.clock())
         is_exercise = services.settings.console.exercise
-        return documents.feature_page(page, links, now, is_exercise=is_exercise)
+        return page_document(page, links, now, is_exercise=is_exercise)
 
     return _answer(make, GEOJSON, request)
 
@@ -135,10 +347,10 @@ def item(
 ) -> Response:
     """One feature."""
 
-    def make() -> dict[str, Any]:
+    def make() -> Document:
         parse_format(request)
         here = f"{root}/collections/{name}"
         feature = services.standards.features.find(name, key)
-        return documents.feature_document(feature, str(request.url), here)
+        return feature_document(feature, str(request.url), here)
 
     return _answer(make, GEOJSON, request)
