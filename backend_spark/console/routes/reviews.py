@@ -13,17 +13,15 @@ from backend_spark.console.http import check_why, json_body, json_response
 from backend_spark.console.level_grid import severity
 from backend_spark.console.panels import utc_time
 from backend_spark.console.previews import PreviewBusyError, ReviewEffect
-from backend_spark.console.review_queue import (
-    MAX_READINGS,
-    find_spans,
-    most_urgent,
-    read_flagged,
-)
 from backend_spark.console.reviews import (
+    MAX_READINGS,
     RevertEntry,
     ReviewDecision,
     ReviewEntry,
     counting,
+    find_spans,
+    most_urgent,
+    read_flagged,
 )
 from backend_spark.scoring.applied_reviews import read_report
 from backend_spark.scoring.observation import flag_reasons

@@ -19,7 +19,7 @@ from console_workspace import (
 from doubtful_slope import DOUBTFUL, WET_STEPS, write_doubtful
 
 from backend_spark.config import read_settings
-from backend_spark.console.review_queue import SPAN_GAP_S, find_spans
+from backend_spark.console.reviews import SPAN_GAP_S, find_spans
 from backend_spark.scoring.applied_reviews import AppliedReviews
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.tables.reader import DeltaTables
