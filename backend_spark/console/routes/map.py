@@ -10,8 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from backend_spark.console.dependencies import Chief, ConsoleServices, Services, viewer
 from backend_spark.console.http import json_response, read_bounded
-from backend_spark.console.overlay_files import MAX_FILE_BYTES
-from backend_spark.console.overlays import Overlay, overlay_view
+from backend_spark.console.overlays import MAX_FILE_BYTES, Overlay, overlay_view
 from backend_spark.exports.formats import GEOJSON
 from backend_spark.tile_packs.reader import (
     MAX_ZOOM,

@@ -9,9 +9,9 @@ import pytest
 from console_workspace import Workspace, log_in
 from overlay_data import PLANE, SQUARE, ZONE, geojson, zones_shapefile
 
-from backend_spark.console import overlay_files
+from backend_spark.console import overlays
 from backend_spark.console.audit_log import read_journal
-from backend_spark.console.overlay_files import MAX_FILE_BYTES, read_overlay
+from backend_spark.console.overlays import MAX_FILE_BYTES, read_overlay
 from service_runtime.errors import FieldError
 
 Open = Callable[..., httpx.Client]
@@ -108,7 +108,7 @@ def test_unusable_file_is_refused_with_the_remedy(raw: bytes, words: str) -> Non
 
 def test_number_of_points_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all features of a file, so that a phone can draw it."""
-    monkeypatch.setattr(overlay_files, "MAX_POINTS", 100)
+    monkeypatch.setattr(overlays, "MAX_POINTS", 100)
     many = ("MultiPoint", [[133, 33]] * 60, {})
 
     assert read_overlay(geojson(many), "road")
