@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.catalogue import Catalogue, Series
-from backend_spark.sensorthings.entities import ENTITY_SETS, OBSERVATIONS
+from backend_spark.sensorthings.entities import ENTITY_SETS, OBSERVATIONS, PathResolver
 from backend_spark.sensorthings.evaluation import compile_expression, holds
 from backend_spark.sensorthings.expressions import (
     Expression,
@@ -21,7 +21,6 @@ from backend_spark.sensorthings.expressions import (
     PropertyPath,
 )
 from backend_spark.sensorthings.request_syntax import SortKey
-from backend_spark.sensorthings.resolver import PathResolver
 from backend_spark.tables.reader import sql_literal
 from backend_spark.tables.time_walk import RowQuery, fits_sql
 

@@ -15,9 +15,12 @@ from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.catalogue import Catalogue, CatalogueReader, Series
 from backend_spark.sensorthings.entities import (
     ENTITY_SETS,
+    ID_NAMES,
     OBSERVATIONS,
     EntitySet,
+    PathResolver,
     Record,
+    check_property,
 )
 from backend_spark.sensorthings.evaluation import compile_expression, holds
 from backend_spark.sensorthings.readings import (
@@ -34,11 +37,6 @@ from backend_spark.sensorthings.request_syntax import (
     SortKey,
     entity_link,
     parse_path,
-)
-from backend_spark.sensorthings.resolver import (
-    ID_NAMES,
-    PathResolver,
-    check_property,
 )
 from backend_spark.tables.answer_limits import ANSWER_S, AnswerBudget, AnswerLimits
 from backend_spark.tables.reader import DeltaTables, sql_literal
