@@ -39,7 +39,6 @@ from backend_spark.console.dependencies import (
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.features import CellFeatures
-from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
     Packed,
@@ -175,14 +174,6 @@ def report(services: Services, lang: str = "") -> Response:
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
 
 
-@pages.get("/handover", dependencies=[Depends(viewer)])
-def handover(services: Services, lang: str = "") -> Response:
-    """The page for the next shift."""
-    language = lang if lang in REPORT_WORDS else services.settings.console.language
-    page = render_handover(services, language)
-    return HTMLResponse(page, headers={"Cache-Control": "no-store"})
-
-
 def make_app(services: ConsoleServices) -> FastAPI:
     """The app, ready to serve."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -194,6 +185,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         app.add_exception_handler(kind, fault_handler(folder, limit))
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
+    app.include_router(events.page)
     for routes in (
         # Looked through in this order: what open pages fetch comes first.
         session,

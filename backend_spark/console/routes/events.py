@@ -1,10 +1,11 @@
-"""Routes of the events: list them, decide about them, write hand-over notes."""
+"""Routes of the events: list them, decide about them, hand them over with notes."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
+from fastapi.responses import HTMLResponse
 
 from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.dependencies import (
@@ -21,11 +22,14 @@ from backend_spark.console.events import (
     begin_s,
 )
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.places import Gazetteer
+from backend_spark.console.report import TEMPLATES, when
 from backend_spark.console.routes.notifications import lines_of_event
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
-from backend_spark.i18n import reasons_of, render_both
+from backend_spark.i18n import HANDOVER_WORDS, reasons_of, render_both, render_japanese
 from backend_spark.scoring.observation import JST
 from service_runtime.errors import shortened
+from slope_science.reason_text import render_english
 
 MAX_NOTE_LENGTH: Final = 2000
 MAX_NUMBER: Final = 2**63 - 1
@@ -39,6 +43,7 @@ MAX_DECIDED: Final = 1000
 """Events that one request may change."""
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
+page = APIRouter(dependencies=[Depends(viewer)])
 
 
 class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -294,3 +299,80 @@ def _checked(text: str, min_length: int) -> str:
         rule = f"text must be {min_length} to {MAX_NOTE_LENGTH} characters long"
         raise HTTPException(422, f"{rule}, got {len(text)}")
     return text
+
+
+SHIFT_S: Final = 12 * 3600
+HANDOVER_ROWS: Final = 60
+"""Rows of each table of the hand-over page; more are counted."""
+
+
+@page.get("/handover")
+def handover(services: Services, lang: str = "") -> Response:
+    """The page for the next shift: open events, decisions, notes and silent nodes."""
+    language = lang if lang in HANDOVER_WORDS else services.settings.console.language
+    content = render_handover(services, language)
+    return HTMLResponse(content, headers={"Cache-Control": "no-store"})
+
+
+def render_handover(services: ConsoleServices, language: str) -> str:
+    """HTML of the page; names and notes are escaped.
+
+    Args:
+        services: Services of the console.
+        language: ``ja`` or ``en``.
+    """
+    now_s = services.clock()
+    everything = services.events.select(EventFilter())
+    waiting = [e for e in everything if e.state is EventState.OPEN]
+    decided = [e for e in everything if e.who and e.state_s >= now_s - SHIFT_S]
+    notes = [
+        (when(entry.at_s), entry.who, entry.body["text"])
+        for entry in services.journal.read("note", limit=HANDOVER_ROWS)
+        if entry.at_s >= now_s - SHIFT_S
+    ]
+    live, outbox = services.live_state.snapshot(), services.notifications.outbox
+    return TEMPLATES.get_template("handover.html").render(
+        language=language,
+        w=HANDOVER_WORDS[language],
+        place=services.settings.console.place,
+        exercise=live["exercise"],
+        now=when(now_s),
+        since=when(now_s - SHIFT_S),
+        tables=[
+            ("open", *_table(waiting, language, services.places.now)),
+            ("decided", *_table(decided, language, services.places.now)),
+        ],
+        notes=notes,
+        nodes=live["nodes"],
+        late=len(outbox.overdue(now_s)) + len(outbox.given_up(now_s - SHIFT_S)),
+    )
+
+
+def _table(
+    events: list[Event], language: str, places: Gazetteer
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows of a table, and how many more events there are."""
+    rows = [_table_row(event, language, places) for event in events[:HANDOVER_ROWS]]
+    return rows, len(events) - len(rows)
+
+
+def _table_row(event: Event, language: str, places: Gazetteer) -> dict[str, Any]:
+    render = render_japanese if language == "ja" else render_english
+    return {
+        "level": event.peak,
+        "place": _place_name(event, places),
+        "first": when(event.first_s),
+        "over": None if event.over_s is None else when(event.over_s),
+        "messages": event.messages,
+        "why": render(event.reasons[0]) if event.reasons else "",
+        "state": event.state.value,
+        "who": event.who,
+        "at": when(event.state_s),
+        "text": event.text,
+    }
+
+
+def _place_name(event: Event, places: Gazetteer) -> str:
+    if event.cell is None:
+        return ", ".join(sorted(event.nodes))
+    return f"{places.name(event.cell)} {event.cell}".strip()
