@@ -492,6 +492,30 @@ class LiveState:
                 "at_s": [node.at_s for node in rows],
             }
 
+    def health_table(self, part: str = "") -> dict[str, Any]:
+        """Rows of the worst nodes, and of all gateways.
+
+        Args:
+            part: Part of the ids of the nodes, in any case; empty for all nodes.
+
+        Returns:
+            ``rows`` are those of `NodeStates.worst_rows`; ``all`` is the number of all
+            nodes.
+        """
+        with self.lock:
+            now_s = self.now_s()
+            rows = self.nodes.worst_rows(part, now_s)
+        return {
+            "now_s": now_s,
+            "rows": rows,
+            "all": len(self.nodes.by_id),
+            "gateways": self.gateway_rows(),
+            "managers": {
+                "listed_s": self.gateways.listed_at_s,
+                "problem": self.gateways.problem,
+            },
+        }
+
     def gateway_rows(self) -> list[dict[str, Any]]:
         """State and areas of every gateway, and how many nodes use it."""
         with self.lock:

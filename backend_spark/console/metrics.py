@@ -7,7 +7,7 @@ from typing import Final
 
 from backend_spark.console.events import EventFilter, EventState
 from backend_spark.console.live_state import LiveState
-from backend_spark.console.node_table import NODE_STATES
+from backend_spark.console.nodes import NODE_STATES
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, PresentLevel
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge

@@ -1,12 +1,13 @@
-"""Nodes and gateways: newest readings, state and place of each.
+"""Nodes and gateways: newest readings, state and place of each, and their table.
 
 Nodes come from the tables. Gateways come from the Managers' lists, and from the status
 reports of nodes, which name the gateway in use.
 """
 
+import heapq
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -56,6 +57,22 @@ _MICRO: Final = 1e6
 ROWS_AT_ONCE: Final = 4096
 WORST_FIRST: Final = (4, 3, 9, 2, 1)
 """QARTOD: fail, suspect, missing, not evaluated, good."""
+
+NODE_STATES: Final = ("silent", "suspect", "late", "clock", "well")
+_RANKS: Final = {state: rank for rank, state in enumerate(NODE_STATES)}
+MAX_TABLE_ROWS: Final = 300
+"""Nodes in the table at most: its size does not grow with their number."""
+
+BATTERY: Final = ("battery", "voltage", "supply")
+MACHINE: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
+"""Last parts of the names of readings about the node's hardware."""
+
+REPORT_READINGS: Final = {
+    "queued": senml.STATUS_QUEUED,
+    "oldest_s": senml.STATUS_OLDEST,
+    "gateway": senml.STATUS_GATEWAY,
+    "dropped": senml.STATUS_DROPPED,
+}
 
 
 @dataclass(slots=True)
@@ -159,6 +176,22 @@ class NodeStates:
             node = self.by_id.setdefault(row["node"], NodeState(row["node"]))
             _renew(node, row)
 
+    def worst_rows(self, part: str, now_s: float) -> list[dict[str, Any]]:
+        """Rows of the table: at most `MAX_TABLE_ROWS` nodes, the worst first.
+
+        Args:
+            part: Part of their ids, in any case; empty for all nodes.
+            now_s: Unix time.
+        """
+        part = part.lower()
+        found = [
+            (_RANKS[node.state(now_s)], name)
+            for name, node in self.by_id.items()
+            if part in name.lower()
+        ]
+        worst = heapq.nsmallest(MAX_TABLE_ROWS, found)
+        return [_table_row(self.by_id[name], now_s) for _, name in worst]
+
 
 def newest_readings(rows: pa.Table) -> pa.Table:
     """Newest row of each node and name."""
@@ -229,6 +262,83 @@ def _renew(node: NodeState, row: dict[str, Any]) -> None:
         node.cell, node.topic, node.boot = row["cell"], row["topic"], row["boot"]
         node.synchronised, node.age_s = bool(row["synchronised"]), row["age_s"]
     node.received_s = max(node.received_s, received_s)
+
+
+def _table_row(node: NodeState, now_s: float) -> dict[str, Any]:
+    doubts = [
+        {"name": name, "flag": reading.flag}
+        for name, reading in sorted(node.readings.items())
+        if reading.flag in {3, 4, 9}
+    ]
+    return {
+        "id": node.id,
+        "cell": node.cell,
+        "state": node.state(now_s),
+        "at_s": node.at_s,
+        "received_s": node.received_s,
+        "lag_s": max(0.0, node.received_s - node.at_s),
+        "age_s": node.age_s,
+        "synchronised": node.synchronised,
+        "battery": _first_reading(node, BATTERY),
+        "machine": [
+            _as_json(name, reading)
+            for name, reading in sorted(node.readings.items())
+            if name.rpartition("/")[2] in MACHINE
+        ],
+        "doubts": doubts,
+        **status_report(node),
+    }
+
+
+def status_report(node: NodeState) -> dict[str, Any]:
+    """Status report of a node; values that it never reported are None.
+
+    Attributes:
+        reported_s: Unix time of the report.
+        queued: Messages in its queue, by priority, such as ``5:1 3:13``.
+        oldest_s: Age of the oldest message without a receipt, in seconds.
+        gateway: Gateway in use, ``host:port``, or ``none``.
+        dropped: Number of messages ever evicted.
+        alarms: State of each alarm output by name.
+    """
+    queued = node.readings.get(senml.STATUS_QUEUED)
+    readings = {key: node.readings.get(name) for key, name in REPORT_READINGS.items()}
+    values = {key: reading and _value(reading) for key, reading in readings.items()}
+    alarms = alarm_states(node.readings)
+    return {"reported_s": queued and queued.at_s, **values, "alarms": alarms}
+
+
+def _value(reading: NewestReading) -> float | str | None:
+    return reading.value if reading.text is None else reading.text
+
+
+def _first_reading(
+    node: NodeState, last_parts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    for name, reading in sorted(node.readings.items()):
+        if name.rpartition("/")[2] in last_parts:
+            return _as_json(name, reading)
+    return None
+
+
+def _as_json(name: str, reading: NewestReading) -> dict[str, Any]:
+    return {"name": name, "value": reading.value, "unit": reading.unit}
+
+
+def alarm_states(readings: Mapping[str, NewestReading]) -> dict[str, str] | None:
+    """State of each alarm output of a node; None if it never reported any."""
+    text = reported_text(readings.get(senml.STATUS_ALARMS))
+    if text is None:
+        return None
+    pairs = (part.rpartition(":") for part in text.split())
+    return {name: state for name, _, state in pairs if name}
+
+
+def reported_text(reading: NewestReading | None) -> str | None:
+    """Text of a reading of the status report; None if it has none."""
+    if reading is None or reading.text in {None, senml.STATUS_NO_VALUE}:
+        return None
+    return reading.text
 
 
 log = logging.getLogger(__name__)
@@ -315,9 +425,9 @@ class GatewayList:
         """One row per gateway that is or was listed or used, worst first."""
         served: dict[str, list[NodeState]] = {name: [] for name in self.areas}
         for node in nodes:
-            used = node.readings.get(senml.STATUS_GATEWAY)
-            if used is not None and used.text not in {None, senml.STATUS_NO_VALUE}:
-                served.setdefault(str(used.text), []).append(node)
+            used = reported_text(node.readings.get(senml.STATUS_GATEWAY))
+            if used is not None:
+                served.setdefault(used, []).append(node)
         rows = [self._row(name, its, now_s) for name, its in served.items()]
         return sorted(
             rows, key=lambda row: (GATEWAY_STATES.index(row["state"]), row["id"])

@@ -4,13 +4,18 @@ Every stage is read where it is known: what `notify` published and which brokers
 accepted it, and what each node of the cell reports of itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from backend_spark.config import CONSOLE_FOLDER
-from backend_spark.console.nodes import NewestReading, NodeState
+from backend_spark.console.nodes import (
+    NewestReading,
+    NodeState,
+    alarm_states,
+    reported_text,
+)
 from backend_spark.notices.drill_requests import DRILLS_FILE, DrillRequests
 from backend_spark.notices.notice_state import SentOrder, read_notices, read_sent
 from spatial_mqtt import senml
@@ -115,7 +120,7 @@ def _node(
     return {
         "id": node.id,
         "reported_s": alarms and alarms.at_s,
-        "gateway": _text(gateway),
+        "gateway": reported_text(gateway),
         "outputs": alarm_states(node.readings),
         "notice": _receipt(node.readings.get(senml.STATUS_NOTICE), notice),
         "drill": _receipt(node.readings.get(senml.STATUS_DRILL), drill),
@@ -136,21 +141,6 @@ def _receipt(
         "received_s": found.received_s or None,
         "is_newest": is_newest,
     }
-
-
-def alarm_states(readings: Mapping[str, NewestReading]) -> dict[str, str] | None:
-    """State of each alarm output of a node; None if it never reported any."""
-    text = _text(readings.get(senml.STATUS_ALARMS))
-    if text is None:
-        return None
-    pairs = (part.rpartition(":") for part in text.split())
-    return {name: state for name, _, state in pairs if name}
-
-
-def _text(reading: NewestReading | None) -> str | None:
-    if reading is None or reading.text in {None, senml.STATUS_NO_VALUE}:
-        return None
-    return reading.text
 
 
 def _is_same(at_s: float, order: Notice | Drill) -> bool:

@@ -16,7 +16,6 @@ from backend_spark.console.http import (
     json_response,
     packed_stream,
 )
-from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.time_travel import UnixTime, check_moment
 from backend_spark.console.series import ANGLES_DEG, SeriesSpan, node_series
@@ -83,7 +82,7 @@ def health(
     services: Services, node: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
     """The table of nodes, of those whose id contains a text, and gateways."""
-    return json_response(build_node_table(services.live_state, node))
+    return json_response(services.live_state.health_table(node))
 
 
 @router.get("/history")

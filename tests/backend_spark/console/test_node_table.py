@@ -14,8 +14,12 @@ from deltalake import write_deltalake
 
 from backend_spark.config import KeepSection
 from backend_spark.console.metrics import ConsoleMetrics
-from backend_spark.console.node_table import MAX_ROWS, build_node_table
-from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
+from backend_spark.console.nodes import (
+    MAX_TABLE_ROWS,
+    NewestReading,
+    NodeState,
+    NodeStates,
+)
 from backend_spark.tables.maintenance import delete_old_rows
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
 from service_runtime.metrics import (
@@ -126,7 +130,7 @@ def test_newest_report_of_a_node_is_shown(workspace: Workspace, clock: Clock) ->
     parts = make_test_services(workspace, clock)
     parts.refresh()
     row = next(
-        row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
+        row for row in parts.live_state.health_table()["rows"] if row["id"] == "n"
     )
 
     assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
@@ -251,7 +255,7 @@ def test_table_has_the_worst_nodes_and_those_of_a_filter(
     open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Its size does not grow with the number of nodes."""
-    names = [f"More-{number:03d}" for number in range(MAX_ROWS + 50)]
+    names = [f"More-{number:03d}" for number in range(MAX_TABLE_ROWS + 50)]
     at_us = (NOW_S - 86_400) * MICRO
     silent = [{"node": name, "at": at_us, "received_at": at_us} for name in names]
     table = pa.Table.from_pylist(silent, schema=NODES)
@@ -262,6 +266,6 @@ def test_table_has_the_worst_nodes_and_those_of_a_filter(
     well = client.get("/api/health", params={"node": SLOPES[0].node}).json()
 
     assert worst["all"] == len(names) + len(SLOPES)
-    assert [row["id"] for row in worst["rows"]] == names[:MAX_ROWS]
+    assert [row["id"] for row in worst["rows"]] == names[:MAX_TABLE_ROWS]
     assert [row["id"] for row in found["rows"]] == names[340:350]
     assert [row["id"] for row in well["rows"]] == [SLOPES[0].node]
