@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from storm_log import CELLS, T0, TOKENS, write
 
 from backend_spark.config import BackendSettings, read_settings
-from backend_spark.console.time_travel import ReplaySpan, read_replay
+from backend_spark.console.routes.time_travel import ReplaySpan, read_replay
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.streaming import job
 from backend_spark.streaming.job import RestartingQuery

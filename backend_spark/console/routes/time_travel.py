@@ -1,26 +1,308 @@
-"""Routes of the replay: levels of all cells, or of one, over any span of the past.
+"""Routes of the replay: levels of all cells, or of one, over any span of the tables.
 
 ``from_s`` and ``to_s`` are Unix times. ``known`` is ``now`` for levels as late data
-revised them, or ``then`` for levels as they were first published.
+revised them, or ``then`` for levels as they were first published: the first version of
+each row, if some data of its step arrived within an hour. A row may change within that
+hour without a new version (`scoring.revisions`), so its earlier states are unknown.
 """
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 
+from backend_spark.console import level_grid, snake_line
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
-from backend_spark.console.time_travel import (
-    MAX_ROWS,
-    CellHistory,
-    ReplaySpan,
-    levels_extent,
-    read_replay,
+from backend_spark.console.level_grid import (
+    HELD_OFFSET,
+    LATE_STEPS,
+    MISSING,
+    NO_JUDGEMENT,
+    Bytes,
+    Integers,
+    number_cells,
+    severity,
+    shown_levels,
 )
+from backend_spark.console.panels import (
+    EXTRA_COLUMNS,
+    two_hour_futures,
+    utc_time,
+)
+from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import LEVELS
+from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import shortened
+from slope_science.criteria import Criteria
+from slope_science.evidence.settings import LevelThresholds
+
+MAX_FRAMES: Final = 1008
+"""Seven days of steps; in a longer span a frame covers several steps."""
+
+MAX_ROWS: Final = 20_000_000
+LATE_S: Final = LATE_STEPS * STEP_S
+_MICRO: Final = 1_000_000
+_COLUMNS: Final = ("cell", "at", "level", "state", "version", "latest_received")
+_LEVELS: Final = np.array(
+    sorted(
+        [MISSING, NO_JUDGEMENT, *range(1, 6), *range(HELD_OFFSET + 1, HELD_OFFSET + 6)],
+        key=severity,
+    ),
+    np.uint8,
+)
+"""Values of the level array by rank: levels outrank "no judgement" and "missing", and
+a held level the same one judged."""
+
+_RANK_OF: Final = np.zeros(int(_LEVELS.max()) + 1, np.uint8)
+_RANK_OF[_LEVELS] = np.arange(len(_LEVELS))
+
+
+@dataclass(frozen=True)
+class ReplaySpan:
+    """Span of a replay.
+
+    Attributes:
+        from_s: Unix time of the first frame, the end of a step.
+        to_s: Unix time of the last step's end.
+        is_then: Whether to show levels as first published, not as revised since.
+    """
+
+    from_s: int
+    to_s: int
+    is_then: bool
+
+    @property
+    def frame_s(self) -> int:
+        """Seconds between frames; a frame shows the highest level of its steps."""
+        steps = (self.to_s - self.from_s) // STEP_S + 1
+        return STEP_S * -(-steps // MAX_FRAMES)
+
+    @property
+    def begin_s(self) -> int:
+        """Unix time of the first frame to read; older levels may still be shown."""
+        return self.from_s - LATE_S // self.frame_s * self.frame_s
+
+    @property
+    def frames(self) -> int:
+        """Number of frames to read."""
+        return -(-(self.to_s - self.begin_s) // self.frame_s) + 1
+
+
+@dataclass
+class ReplayFrames:
+    """Frames of all cells that have a level in a span.
+
+    Attributes:
+        span: Of the frames.
+        tokens: Cell of each row.
+        ranks: Rank of the highest level of each cell and frame.
+        revised: Number of levels that were revised after they were published.
+    """
+
+    span: ReplaySpan
+    tokens: list[str] = field(default_factory=list)
+    ranks: Bytes = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    revised: int = 0
+
+    def __post_init__(self) -> None:
+        """Start without cells."""
+        self.ranks = np.zeros((0, self.span.frames), np.uint8)
+        self._row_of: dict[str, int] = {}
+
+    @property
+    def levels(self) -> Bytes:
+        """Levels with one row per cell and one column per frame."""
+        return _LEVELS[self.ranks]
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows of the levels table."""
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        frames = -((self.span.begin_s - at_s) // self.span.frame_s)
+        levels = shown_levels(rows)
+        tokens = rows["cell"].cast(pa.string())
+        cells = number_cells(tokens, self.tokens, self._row_of)
+        new = len(self.tokens) - len(self.ranks)
+        if new:
+            more = np.zeros((new, self.span.frames), np.uint8)
+            self.ranks = np.vstack([self.ranks, more])
+        np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
+
+
+def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
+    """Read the frames of a span."""
+    played = ReplayFrames(span)
+    for rows in _rows(tables, "levels", span):
+        played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
+        played.add(first_versions(rows) if span.is_then else rows)
+    if span.is_then:
+        for rows in _rows(tables, "revisions", span):
+            played.add(first_versions(rows))
+    return played
+
+
+def first_versions(rows: pa.Table) -> pa.Table:
+    """First versions of rows, of steps with data that arrived in time."""
+    first = pc.less_equal(rows["version"].fill_null(1), 1)
+    settled = pc.add(rows["at"], pa.scalar(SETTLED_S * _MICRO, pa.duration("us")))
+    in_time = pc.less_equal(rows["latest_received"], settled).fill_null(False)
+    return rows.filter(pc.and_(first, in_time))
+
+
+@dataclass(frozen=True)
+class TableExtent:
+    """Time range of a table, from the statistics in its log.
+
+    Attributes:
+        files: First and last Unix time and number of rows of each file.
+    """
+
+    files: tuple[tuple[float, float, int], ...]
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """First and last Unix time of the table; None without rows."""
+        if not self.files:
+            return None
+        return min(f[0] for f in self.files), max(f[1] for f in self.files)
+
+    def rows(self, span: ReplaySpan) -> int:
+        """Upper bound of the number of rows to read for a span."""
+        wanted = (f for f in self.files if f[1] >= span.begin_s and f[0] <= span.to_s)
+        return sum(f[2] for f in wanted)
+
+
+def levels_extent(tables: DeltaTables) -> TableExtent:
+    """Extent of the levels table, without files that lack statistics."""
+    path = tables.path("levels")
+    if not is_table(path):
+        return TableExtent(())
+    actions = pa.table(open_table(path).get_add_actions(flatten=True))
+    names = ("min.at", "max.at", "num_records")
+    if not set(names) <= set(actions.column_names):
+        return TableExtent(())
+    known = zip(*(actions[name].to_pylist() for name in names), strict=True)
+    files = [
+        (first.timestamp(), last.timestamp(), rows)
+        for first, last, rows in known
+        if None not in {first, last, rows}
+    ]
+    return TableExtent(tuple(files))
+
+
+def _rows(tables: DeltaTables, name: str, span: ReplaySpan) -> Iterator[pa.Table]:
+    """Batches of a table; columns that it lacks are null."""
+    source = tables.dataset(name)
+    stored = [column for column in _COLUMNS if column in source.schema.names]
+    begin, end = (
+        pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC"))
+        for s in (span.begin_s, span.to_s)
+    )
+    wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
+    for batch in source.to_batches(columns=stored, filter=wanted):
+        rows = pa.table(batch)
+        kinds = {"version": pa.int32(), "state": pa.string(), "latest_received": None}
+        for column, kind in kinds.items():
+            if column not in stored:
+                empty = pa.nulls(rows.num_rows, kind or rows["at"].type)
+                rows = rows.append_column(column, empty)
+        if rows.num_rows:
+            yield rows
+
+
+NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """Reads one cell in the past.
+
+    Attributes:
+        tables: Folder of the tables.
+    """
+
+    tables: Folder
+
+    def numbers(
+        self,
+        token: str,
+        span: ReplaySpan,
+        criteria: Criteria,
+        tilt: LevelThresholds,
+    ) -> dict[str, Any] | None:
+        """Numbers of a cell at each step of a span; None without any row.
+
+        Args:
+            token: Of the cell.
+            span: Steps to read.
+            criteria: Of today, for the lines of the charts.
+            tilt: Levels and rates of tilt of today.
+        """
+        rows = self._rows(token, span)
+        if not rows.num_rows:
+            return None
+        at_s = rows["at"].cast(pa.int64()).to_numpy() // 1_000_000
+        step = (at_s - span.begin_s) // STEP_S
+        series: dict[str, Any] = {}
+        for name in NUMBERS:
+            numbers = np.full((span.to_s - span.begin_s) // STEP_S + 1, np.nan)
+            numbers[step] = rows[name].to_numpy()
+            series[name] = level_grid.json_numbers(numbers.tolist())
+        return series | {
+            "token": token,
+            "begin_s": span.begin_s,
+            "step_s": STEP_S,
+            "lines": snake_line.criteria_lines(criteria),
+            "tilt_limits": sorted(tilt),
+        }
+
+    def frame(
+        self, token: str, frame: ReplaySpan, criteria: Criteria
+    ) -> dict[str, Any] | None:
+        """Level, reasons and futures of a cell as the map shows it in one frame.
+
+        The row with the highest level of the frame, and of equal ones the newest; if
+        the frame has no row, the newest of the half hour before. None without any.
+
+        Args:
+            token: Of the cell.
+            frame: First and last step of the frame.
+            criteria: Of today, for futures that gold lacks.
+        """
+        rows = self._rows(token, frame).to_pylist()
+        if not rows:
+            return None
+        own = [row for row in rows if row["at"].timestamp() >= frame.from_s]
+        row = max(own or rows[-1:], key=lambda row: (row["level"] or 0, row["at"]))
+        latest = level_grid.latest_row(row)
+        return {
+            "latest": asdict(latest),
+            "causes": list(latest.causes),
+            "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),
+            "version": row["version"] or 1,
+            "revised_because": row["revised_because"],
+            "more": {name: row[name] for name in EXTRA_COLUMNS},
+            "futures": two_hour_futures(latest, criteria, row),
+        }
+
+    def _rows(self, token: str, span: ReplaySpan) -> pa.Table:
+        """Rows of a cell by time, from the first whose level is shown in the span."""
+        tables = DeltaTables(self.tables)
+        between = (utc_time(span.begin_s), utc_time(span.to_s))
+        parts = [LEVELS.empty_table(), tables.of("levels", "cell", token, *between)]
+        if span.is_then:
+            parts.append(tables.of("revisions", "cell", token, *between))
+        rows = pa.concat_tables(parts, promote_options="default")
+        return first_versions(rows).sort_by("at") if span.is_then else rows
+
 
 MAX_DAYS: Final = 400
 DAY_S: Final = 86_400

@@ -12,8 +12,8 @@ from console_tables import STEP_S, Slope, storm, write_tables
 from console_workspace import NOW_S, SLOPES, Workspace
 from deltalake import write_deltalake
 
-from backend_spark.console import time_travel
 from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT
+from backend_spark.console.routes import time_travel
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, REVISIONS
 
