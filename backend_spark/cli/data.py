@@ -389,11 +389,11 @@ def plot(  # noqa: PLR0913 - click gives each option by name
     if missing:
         raise click.UsageError(f"{kind} needs {' and '.join(missing)}")
     settings = read_settings(config_path)
-    from backend_spark.plots import charts  # noqa: PLC0415 - matplotlib is slow
+    from backend_spark import plots  # noqa: PLC0415 - matplotlib is slow
 
     try:
-        figure = charts.draw_chart(
-            settings, kind, charts.ChartSubject(cell, node, sensor, until, hours)
+        figure = plots.draw_chart(
+            settings, kind, plots.ChartSubject(cell, node, sensor, until, hours)
         )
     except PlotError as error:
         raise click.UsageError(str(error)) from error

@@ -339,7 +339,7 @@ def _calibrate(
         )
     )
     if options.diagram is not None:
-        from backend_spark.plots.charts import draw_reliability  # noqa: PLC0415 - matplotlib is slow
+        from backend_spark.plots import draw_reliability  # noqa: PLC0415 - matplotlib is slow
 
         with writing("--diagram", options.diagram):
             draw_reliability(found).savefig(options.diagram, dpi=120)

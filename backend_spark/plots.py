@@ -1,4 +1,8 @@
-"""Charts: rain and levels of a cell, its snake line, inverse velocity, reliability."""
+"""Charts for reports and notebooks: rain and levels, snake line, inverse velocity.
+
+Each function takes rows of the tables and returns a matplotlib figure, without pyplot
+and without a display. The reliability of a calibration has one, too.
+"""
 
 import math
 from collections.abc import Sequence
