@@ -49,17 +49,20 @@ def postgis(
     # A password must not go to a server that did not prove its name.
     os.environ.setdefault("PGSSLMODE", "verify-full")  # noqa: TID251 - composition root
     try:
-        from backend_spark.postgis import sync  # noqa: PLC0415 - delta-rs is slow
+        from backend_spark.postgis import (  # noqa: PLC0415 - delta-rs is slow
+            PostgisCopy,
+            sync_postgis,
+        )
     except ModuleNotFoundError as error:
         remedy = 'install with: pip install "yamamori[backend,postgis]"'
         raise click.ClickException(f"postgis needs {error.name}; {remedy}") from error
     from backend_spark.tables.store import tables_folder  # noqa: PLC0415 - the same
 
-    copy = sync.PostgisCopy(
+    copy = PostgisCopy(
         tables_folder(settings.backend),
         service,
         schema,
         settings.score.hold_s,
         history_days,
     )
-    click.echo(sync.sync_postgis(copy))
+    click.echo(sync_postgis(copy))

@@ -17,7 +17,7 @@ import pytest
 from conftest import free_port, wait_until
 from postgis_server import PostgisServer, run_postgis
 
-from backend_spark.postgis.sync import PostgisCopy, SyncResult, sync_postgis
+from backend_spark.postgis import PostgisCopy, SyncResult, sync_postgis
 from backend_spark.scoring.holds import HoldLimits, PresentLevel
 from backend_spark.tables.delta_writer import (
     append_rows,
