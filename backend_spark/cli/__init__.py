@@ -95,7 +95,7 @@ COMMANDS: Final = {
         "Draw the snake line of a cell, its rain and level, or an inverse velocity.",
     ),
     "postgis": (
-        "backend_spark.cli.postgis:postgis",
+        "backend_spark.cli.data:postgis",
         "Bring a copy of the levels in a PostGIS database up to the tables, then end.",
     ),
     "replay": (
