@@ -1,4 +1,4 @@
-"""Copy of gold in a PostGIS database: its tables, and the pass that brings it up to date.
+"""Copy of gold in a PostGIS database: its tables, and how it is brought up to date.
 
 ``levels``, ``newest``
     Rows of the Delta tables ``levels`` and ``current``, with all their columns.

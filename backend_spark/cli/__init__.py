@@ -43,7 +43,7 @@ COMMANDS: Final = {
         "Check the console's journal, and show the logins in it.",
     ),
     "console-notifications": (
-        "backend_spark.cli.notifications:notifications",
+        "backend_spark.cli.console:notifications",
         "Test the rules of the notifications, and show the delivery log.",
     ),
     "criteria": (

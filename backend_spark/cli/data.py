@@ -471,7 +471,7 @@ def postgis(
     """
     settings = read_settings(config_path)
     # A password must not go to a server that did not prove its name.
-    os.environ.setdefault("PGSSLMODE", "verify-full")  # noqa: TID251 - composition root
+    os.environ.setdefault("PGSSLMODE", "verify-full")
     try:
         from backend_spark.postgis import (  # noqa: PLC0415 - delta-rs is slow
             PostgisCopy,
