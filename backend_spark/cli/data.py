@@ -243,7 +243,7 @@ def load_files(config_path: Path, as_issued: bool, paths: tuple[Path, ...]) -> N
     sources = paths or ((Path(folder),) if folder else ())
     if not sources:
         raise click.UsageError("give PATHS, or set forecast.folder in the settings")
-    from backend_spark.forecast.table import ForecastImporter as Loader  # noqa: PLC0415 - delta-rs is slow
+    from backend_spark.forecast import ForecastImporter as Loader  # noqa: PLC0415 - delta-rs is slow
     from backend_spark.tables.store import tables_folder  # noqa: PLC0415 - the same
 
     loader = Loader(

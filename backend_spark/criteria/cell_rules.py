@@ -14,7 +14,7 @@ from backend_spark.criteria.jma import telegrams_in
 from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError
-from backend_spark.forecast.table import ForecastReader
+from backend_spark.forecast import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.judgement import ALONE_LEVEL
 from backend_spark.scoring.rules import CellRules

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.config import BackendSettings
 from backend_spark.errors import UnfinishedReplayError
-from backend_spark.forecast.files import ForecastRow
-from backend_spark.forecast.table import add_rows
+from backend_spark.forecast import ForecastRow, add_rows
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.streaming import job, pipeline, replay

@@ -111,7 +111,7 @@ def test_sentences_are_parsed_only_where_stored_or_foreign_ones_are_read() -> No
 
     assert importers == {
         "backend_spark/criteria/tables.py",  # column VERSION of a table of criteria
-        "backend_spark/forecast/table.py",  # column flag_why
+        "backend_spark/forecast.py",  # column flag_why
         "backend_spark/i18n.py",  # rows and messages without codes
         "backend_spark/scoring/observation.py",  # column flag_why
         "slope_science/evidence/holding.py",  # snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.files import ForecastRow, read_forecast
+from backend_spark.forecast import ForecastRow, read_forecast
 from slope_science.quality import Flag
 
 NOW_S = 1_782_864_000.0  # 2026-07-01T00:00 UTC

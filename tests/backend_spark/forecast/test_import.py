@@ -16,12 +16,13 @@ from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.files import ForecastRow, read_forecast
-from backend_spark.forecast.table import (
+from backend_spark.forecast import (
     ForecastImporter,
     ForecastReader,
+    ForecastRow,
     ImportedFile,
     find_places,
+    read_forecast,
 )
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import DeltaTables
@@ -118,7 +119,7 @@ def test_files_that_stay_are_parsed_once(
         parsed.append(path.name)
         return read_forecast(path, now_s)
 
-    monkeypatch.setattr("backend_spark.forecast.table.read_forecast", count)
+    monkeypatch.setattr("backend_spark.forecast.read_forecast", count)
     folder = tmp_path / "feed"
     folder.mkdir()
     for hour, name in enumerate(("c", "a", "b")):

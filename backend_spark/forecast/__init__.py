@@ -1,1 +1,0 @@
-"""Official rain forecasts: import from files, table, selection by cell."""
