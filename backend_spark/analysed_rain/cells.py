@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from backend_spark.analysed_rain.files import Product
+from backend_spark.analysed_rain.grib_files import Product
 from backend_spark.analysed_rain.table import NEWEST_LAST, TABLE
 from backend_spark.criteria.tables import (
     CriteriaTable,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from backend_spark.analysed_rain.files import (
+from backend_spark.analysed_rain.grib_files import (
     MAX_BYTES,
     Analysis,
     Product,

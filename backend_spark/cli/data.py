@@ -299,7 +299,7 @@ def load_analyses(
     was written, moved to the subfolder refused, with its reasons.
     """
     settings = read_settings(config_path)
-    from backend_spark.analysed_rain.files import Product  # noqa: PLC0415 - numpy
+    from backend_spark.analysed_rain.grib_files import Product  # noqa: PLC0415 - numpy
 
     given = {
         Product.SOIL_WATER: soil_water or settings.analysis.soil_water_folder,

@@ -13,7 +13,7 @@ import pytest
 from jma_grib import AT, index_file, rain_file
 
 from backend_spark.analysed_rain.cells import AnalysedLevels, meshes_of_interest
-from backend_spark.analysed_rain.files import Product
+from backend_spark.analysed_rain.grib_files import Product
 from backend_spark.analysed_rain.table import AnalysisImporter, AnalysisReader
 from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider

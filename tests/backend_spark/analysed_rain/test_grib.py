@@ -17,8 +17,11 @@ from jma_grib import (
     section,
 )
 
-from backend_spark.analysed_rain.files import mesh_rows_and_columns
-from backend_spark.analysed_rain.grib import read_fields, unpack_run_lengths
+from backend_spark.analysed_rain.grib_files import (
+    mesh_rows_and_columns,
+    read_fields,
+    unpack_run_lengths,
+)
 from backend_spark.criteria.tables import mesh_center
 from service_runtime.errors import FieldError
 

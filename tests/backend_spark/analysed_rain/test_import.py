@@ -18,7 +18,7 @@ import pytest
 from jma_grib import AT, JmaFile, index_file, rain_file
 
 from backend_spark.analysed_rain.cells import cell_meshes, meshes_of_interest
-from backend_spark.analysed_rain.files import Product, digest
+from backend_spark.analysed_rain.grib_files import Product, digest
 from backend_spark.analysed_rain.table import (
     AnalysisImporter,
     AnalysisReader,

@@ -11,7 +11,7 @@ import pytest
 from jma_grib import AT, index_file, rain_file
 from msgspec.structs import replace
 
-from backend_spark.analysed_rain.files import Product
+from backend_spark.analysed_rain.grib_files import Product
 from backend_spark.analysed_rain.table import (
     AnalysisImporter,
     AnalysisReader,
