@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from backend_spark.tile_packs.packs import PackTexts, write_pack
 from backend_spark.tile_packs.relief import PIXELS, Heights, Place, relief_tiles
-from backend_spark.tile_packs.writer import PackTexts, write_pack
 
 ZOOM: Final = 13
 MIN_ZOOM: Final = 8

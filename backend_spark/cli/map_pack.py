@@ -50,11 +50,11 @@ def _explain(run: Callable[..., None]) -> Callable[..., None]:
 @_explain
 def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) -> None:
     """Pack a folder of map tiles, zoom/column/row.png (.jpg, .webp, .pbf)."""
-    from backend_spark.tile_packs import writer  # noqa: PLC0415 - pmtiles
+    from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
 
-    form = writer.folder_format(source)
-    found = writer.folder_tiles(source, form, tms=tms)
-    count = writer.write_pack(out, form, writer.PackTexts(name, attribution), found)
+    form = packs.folder_format(source)
+    found = packs.folder_tiles(source, form, tms=tms)
+    count = packs.write_pack(out, form, packs.PackTexts(name, attribution), found)
     click.echo(f"{out}: {count} tiles ({form})")
 
 
@@ -74,13 +74,13 @@ def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) ->
 @_explain
 def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
     """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
-    from backend_spark.tile_packs import elevation, writer  # noqa: PLC0415 - numpy
+    from backend_spark.tile_packs import elevation, packs  # noqa: PLC0415 - numpy
     from backend_spark.tile_packs import relief as shading  # noqa: PLC0415
 
     heights, text = elevation.open_elevation(source)
-    texts = writer.PackTexts("relief", attribution or text)
+    texts = packs.PackTexts("relief", attribution or text)
     found = shading.relief_tiles(heights, min_zoom)
-    count = writer.write_pack(out, "webp", texts, found)
+    count = packs.write_pack(out, "webp", texts, found)
     click.echo(f"{out}: {count} tiles (webp), up to zoom {heights.zoom}")
 
 
@@ -89,7 +89,7 @@ def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> N
 @_explain
 def check(pack: Path) -> None:
     """Check a pack as the console does, and show what it holds."""
-    from backend_spark.tile_packs.reader import open_pack  # noqa: PLC0415 - pmtiles
+    from backend_spark.tile_packs.packs import open_pack  # noqa: PLC0415 - pmtiles
 
     info = open_pack(pack).info
     click.echo(f"format\t{info.format}")

@@ -31,7 +31,7 @@ from backend_spark.console.way_back import WayBack
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tables.store import Folder
-from backend_spark.tile_packs.reader import TilePack
+from backend_spark.tile_packs.packs import TilePack
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from backend_spark.tile_packs.packs import tile_files
 from backend_spark.tile_packs.relief import PIXELS, Elevation, Heights, Place
-from backend_spark.tile_packs.writer import tile_files
 from service_runtime.errors import FieldError
 
 RULE: Final = (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from backend_spark.tile_packs.writer import Tile, tile_bounds
+from backend_spark.tile_packs.packs import Tile, tile_bounds
 from service_runtime.errors import FieldError
 
 PIXELS: Final = 256

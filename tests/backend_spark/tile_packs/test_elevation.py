@@ -12,9 +12,8 @@ from PIL import Image
 
 from backend_spark.cli import cli
 from backend_spark.tile_packs.elevation import open_elevation
-from backend_spark.tile_packs.reader import open_pack
+from backend_spark.tile_packs.packs import open_pack, tile_bounds
 from backend_spark.tile_packs.relief import Elevation, Heights
-from backend_spark.tile_packs.writer import tile_bounds
 from service_runtime.errors import FieldError
 
 PLACE = (14, 14270, 6570)
