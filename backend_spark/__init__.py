@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 _OPENERS = {
-    "open_sql": "backend_spark.tables.sql",
+    "open_sql": "backend_spark.exports.sql",
     "open_tables": "backend_spark.tables.reader",
 }
 

@@ -190,7 +190,7 @@ def sql(config_path: Path, form: str, query: str | None) -> None:
     Without QUERY it is read from standard input; from a terminal, one after the other.
     """
     settings = read_settings(config_path)
-    from backend_spark.exports.sql_shell import run_sql  # noqa: PLC0415 - DuckDB
+    from backend_spark.exports.sql import run_sql  # noqa: PLC0415 - DuckDB
 
     try:
         run_sql(settings.backend, settings.score.hold_s, query, form)

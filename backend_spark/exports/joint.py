@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.config import parse_tables_url
-from backend_spark.exports.sql_shell import answer_sql
+from backend_spark.exports.sql import SqlTables, answer_sql
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.current import present_rows
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import CURRENT, UTC_TIME
-from backend_spark.tables.sql import SqlTables
 from backend_spark.tables.store import parse_folder
 from service_runtime.errors import FieldError
 from service_runtime.settings import (

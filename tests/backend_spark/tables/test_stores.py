@@ -13,6 +13,7 @@ from object_stores import ObjectStore, run_store
 
 from backend_spark.config import BackendSection, read_settings
 from backend_spark.errors import SupersededError
+from backend_spark.exports.sql import open_sql
 from backend_spark.streaming.checkpoint import read_app_id
 from backend_spark.tables import maintenance
 from backend_spark.tables.current import read_current
@@ -41,7 +42,6 @@ from backend_spark.tables.schemas import (
     LEVELS,
     SILVER,
 )
-from backend_spark.tables.sql import open_sql
 from backend_spark.tables.store import Folder, open_table, parse_folder, tables_folder
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
