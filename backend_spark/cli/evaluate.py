@@ -12,11 +12,12 @@ from backend_spark.cli import writing
 from backend_spark.criteria.tables import cell_at_mesh, read_criteria
 from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.evaluation.datasets import DATA_SETS, Nearby, read_dataset_text
-from backend_spark.evaluation.events import LandslideTable, read_slides
 from backend_spark.evaluation.inputs import (
     EvaluationRain,
+    LandslideTable,
     from_starts,
     read_rain_series,
+    read_slides,
 )
 from backend_spark.evaluation.predictors import PREDICTORS
 from backend_spark.evaluation.report import SeasonEvaluation

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from backend_spark.errors import RainTableError
-from backend_spark.evaluation.events import (
-    LandslideTable,
-    make_landslides,
-    parse_count,
-)
 from backend_spark.evaluation.inputs import (
     UNKNOWN,
     EvaluationRain,
+    LandslideTable,
+    make_landslides,
     make_series,
+    parse_count,
     read_cells,
 )
 from backend_spark.evaluation.times import (

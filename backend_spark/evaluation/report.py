@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from backend_spark.evaluation.calibration_file import Calibration, DayClass
-from backend_spark.evaluation.events import LandslideTable
-from backend_spark.evaluation.inputs import EvaluationRain
+from backend_spark.evaluation.inputs import EvaluationRain, LandslideTable
 from backend_spark.evaluation.resampling import Interval
 from backend_spark.evaluation.skill import DayCases, LevelSkill, PredictorSkill
 from slope_science.findings import LOWEST

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from backend_spark.evaluation.events import LandslideTable
-from backend_spark.evaluation.inputs import HOUR, EvaluationRain
+from backend_spark.evaluation.inputs import HOUR, EvaluationRain, LandslideTable
 from backend_spark.evaluation.predictors import PREDICTORS, judge_rain_series
 from backend_spark.evaluation.resampling import (
     DayBootstrap,

@@ -11,8 +11,7 @@ from measurements import seattle
 
 from backend_spark.cli import cli
 from backend_spark.errors import RainTableError
-from backend_spark.evaluation.events import read_slides
-from backend_spark.evaluation.inputs import read_rain_series
+from backend_spark.evaluation.inputs import read_rain_series, read_slides
 from backend_spark.rain_table import RainText
 from slope_science.rain_and_soil_water import soil_water_series
 

@@ -5,12 +5,13 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from backend_spark.errors import RainTableError
-from backend_spark.evaluation.events import LandslideTable, read_slides
 from backend_spark.evaluation.inputs import (
     EvaluationRain,
+    LandslideTable,
     from_starts,
     max_depth_mm,
     read_rain_series,
+    read_slides,
 )
 from backend_spark.evaluation.times import DateOrder, parse_zone
 from backend_spark.rain_table import RainText
