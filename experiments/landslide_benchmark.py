@@ -32,7 +32,7 @@ from backend_spark.cli.evaluate import evaluate
 from backend_spark.errors import CalibrationError, RainTableError
 from backend_spark.evaluation.calibration import CalibrationDays, calibrate
 from backend_spark.evaluation.calibration_file import Calibration
-from backend_spark.evaluation.resampling import DayBootstrap
+from backend_spark.evaluation.skill import DayBootstrap
 
 ROOT: Final = Path(__file__).parents[1]
 SEATTLE: Final = ROOT.parent / "shared" / "data" / "usgs_mukilteo_seattle"

@@ -21,8 +21,8 @@ from backend_spark.evaluation.inputs import (
 )
 from backend_spark.evaluation.predictors import PREDICTORS
 from backend_spark.evaluation.report import SeasonEvaluation
-from backend_spark.evaluation.resampling import DayBootstrap
 from backend_spark.evaluation.skill import (
+    DayBootstrap,
     DayCases,
     daily_scores,
     evaluate_levels,

@@ -37,7 +37,7 @@ from backend_spark.evaluation.calibration_file import (
     YearlySkill,
     log_odds_score,
 )
-from backend_spark.evaluation.resampling import DayBootstrap, Statistic, Weights
+from backend_spark.evaluation.skill import DayBootstrap, Statistic, Weights
 from slope_science.skill import share_interval
 
 try:

@@ -9,8 +9,12 @@ import msgspec
 
 from backend_spark.evaluation.calibration_file import Calibration, DayClass
 from backend_spark.evaluation.inputs import EvaluationRain, LandslideTable
-from backend_spark.evaluation.resampling import Interval
-from backend_spark.evaluation.skill import DayCases, LevelSkill, PredictorSkill
+from backend_spark.evaluation.skill import (
+    DayCases,
+    Interval,
+    LevelSkill,
+    PredictorSkill,
+)
 from slope_science.findings import LOWEST
 from slope_science.skill import EVENT_CLASSES, SCORES, LeadTime, Slide
 

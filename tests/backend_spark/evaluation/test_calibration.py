@@ -15,7 +15,7 @@ from measurements import seattle
 from backend_spark.cli import cli
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.calibration_file import Calibration, read_calibration
-from backend_spark.evaluation.resampling import DayBootstrap
+from backend_spark.evaluation.skill import DayBootstrap
 
 FIRST = date(2000, 1, 1)
 MIN_CLASS_DAYS = 20

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from backend_spark.evaluation.resampling import (
+from backend_spark.evaluation.skill import (
     BLOCK_DAYS,
     RESAMPLES,
     DayBootstrap,
