@@ -19,9 +19,13 @@ from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
 from backend_spark.console.panels import utc_time
 from backend_spark.console.previews import ReviewPreview
 from backend_spark.i18n import render_both
-from backend_spark.scoring.applied_reviews import ReviewReport
 from backend_spark.scoring.observation import flag_reasons
-from backend_spark.scoring.reviews import NEVER_REJECTED, ReadingReview, ReviewVerdict
+from backend_spark.scoring.reviews import (
+    NEVER_REJECTED,
+    ReadingReview,
+    ReviewReport,
+    ReviewVerdict,
+)
 from backend_spark.tables.reader import DeltaTables, sql_literal
 from service_runtime.decoding import convert
 from service_runtime.files import put_in_place, write_beside_if_new

@@ -33,7 +33,7 @@ from backend_spark.console.storage_faults import check_integrity, is_damage
 from backend_spark.criteria.applied_criteria import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
-from backend_spark.scoring.applied_reviews import REPORT_FILE
+from backend_spark.scoring.reviews import REPORT_FILE
 from backend_spark.tables.reader import open_dataset, read_transactions
 from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES

@@ -34,7 +34,7 @@ from backend_spark.errors import (
 from backend_spark.ingest.log import check_files_are_read, open_log
 from backend_spark.ingest.retention import SCORING_QUERY, read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
-from backend_spark.scoring.applied_reviews import AppliedReviews
+from backend_spark.scoring.reviews import AppliedReviews
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,

@@ -32,12 +32,12 @@ from backend_spark.criteria.applied_criteria import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import node_summary
-from backend_spark.scoring.applied_reviews import (
+from backend_spark.scoring.nearby_gauges import CellPlaces
+from backend_spark.scoring.reviews import (
     NO_REVIEW_CHANGES,
     AppliedReviews,
     ReviewChanges,
 )
-from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
     PassCells,

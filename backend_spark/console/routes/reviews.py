@@ -23,9 +23,13 @@ from backend_spark.console.reviews import (
     most_urgent,
     read_flagged,
 )
-from backend_spark.scoring.applied_reviews import read_report
 from backend_spark.scoring.observation import flag_reasons
-from backend_spark.scoring.reviews import NEVER_REJECTED, ReadingReview, ReviewVerdict
+from backend_spark.scoring.reviews import (
+    NEVER_REJECTED,
+    ReadingReview,
+    ReviewVerdict,
+    read_report,
+)
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import shortened
 from slope_science.quality import Flag

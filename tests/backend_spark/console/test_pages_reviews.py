@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from backend_spark.scoring.applied_reviews import AppliedReviews
+from backend_spark.scoring.reviews import AppliedReviews
 
 RunConsole = Callable[..., str]
 PHONE = (390, 844)

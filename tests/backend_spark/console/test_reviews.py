@@ -20,8 +20,7 @@ from doubtful_slope import DOUBTFUL, WET_STEPS, write_doubtful
 
 from backend_spark.config import read_settings
 from backend_spark.console.reviews import SPAN_GAP_S, find_spans
-from backend_spark.scoring.applied_reviews import AppliedReviews
-from backend_spark.scoring.reviews import ReadingReview
+from backend_spark.scoring.reviews import AppliedReviews, ReadingReview
 from backend_spark.tables.reader import DeltaTables
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english

@@ -28,7 +28,7 @@ from backend_spark.exports.backup import (
 )
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
 from backend_spark.ingest.standby import IngesterLock
-from backend_spark.scoring.applied_reviews import REPORT_FILE
+from backend_spark.scoring.reviews import REPORT_FILE
 from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
     BatchTransaction,

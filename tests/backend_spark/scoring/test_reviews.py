@@ -9,11 +9,15 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from backend_spark.scoring.applied_reviews import AppliedReviews, read_report
 from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_with_neighbours
-from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
+from backend_spark.scoring.reviews import (
+    AppliedReviews,
+    ReadingReview,
+    ReadingReviews,
+    read_report,
+)
 from backend_spark.scoring.revisions import NewReadings, merge_news, revise_rows
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import CellScores, score_cell
