@@ -93,7 +93,7 @@ from backend_spark.evaluation.calibration_file import Calibration, read_calibrat
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
+from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.store import tables_folder
 from backend_spark.tile_packs.packs import open_pack
 from service_runtime.errors import FieldError, shortened

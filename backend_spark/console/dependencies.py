@@ -29,7 +29,7 @@ from backend_spark.console.storage_faults import is_full
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
+from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.store import Folder
 from backend_spark.tile_packs.packs import TilePack
 

@@ -25,9 +25,13 @@ from backend_spark.exports.cell_states import (
 )
 from backend_spark.exports.formats import cell_feature, cell_ring
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.answer_limits import AnswerLimits
+from backend_spark.tables.bounded_answers import (
+    AnswerLimits,
+    RowQuery,
+    TimeWalk,
+    fits_sql,
+)
 from backend_spark.tables.reader import DeltaTables, sql_literal
-from backend_spark.tables.time_walk import RowQuery, TimeWalk, fits_sql
 
 CELLS: Final = "cells"
 LEVELS: Final = "levels"

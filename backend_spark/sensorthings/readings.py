@@ -21,8 +21,8 @@ from backend_spark.sensorthings.expressions import (
     PropertyPath,
 )
 from backend_spark.sensorthings.request_syntax import SortKey
+from backend_spark.tables.bounded_answers import RowQuery, fits_sql
 from backend_spark.tables.reader import sql_literal
-from backend_spark.tables.time_walk import RowQuery, fits_sql
 
 COLUMNS: Final = (
     "node",

@@ -16,7 +16,7 @@ from backend_spark.sensorthings.expressions import (
     parse_expression,
     unquote_text,
 )
-from backend_spark.tables.time_walk import WalkPosition
+from backend_spark.tables.bounded_answers import WalkPosition
 
 MAX_TOP: Final = 1000
 """Entities of one page; a larger ``$top`` gives pages of this size."""

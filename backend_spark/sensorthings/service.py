@@ -38,10 +38,14 @@ from backend_spark.sensorthings.request_syntax import (
     entity_link,
     parse_path,
 )
-from backend_spark.tables.answer_limits import ANSWER_S, AnswerBudget, AnswerLimits
+from backend_spark.tables.bounded_answers import (
+    ANSWER_S,
+    AnswerBudget,
+    AnswerLimits,
+    TimeWalk,
+)
 from backend_spark.tables.reader import DeltaTables, sql_literal
 from backend_spark.tables.store import Folder
-from backend_spark.tables.time_walk import TimeWalk
 
 MAX_SKIP: Final = 10_000
 """Readings that ``$skip`` leaves out; links to next pages have no limit."""

@@ -20,7 +20,7 @@ from console_workspace import (
     serve,
 )
 
-from backend_spark.tables.answer_limits import MAX_AT_ONCE
+from backend_spark.tables.bounded_answers import MAX_AT_ONCE
 
 CELL = SLOPES[0].cell.token
 NUMBERS = ("-1", str(2**63), "9" * 23, "9" * 400, "9" * 5000, "1e999", "nan", "")

@@ -36,7 +36,7 @@ from backend_spark.errors import StandardsRequestError
 from backend_spark.exports.formats import cell_ring
 from backend_spark.sensorthings.request_syntax import parse_options
 from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
+from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.schemas import SILVER, TABLES
 

@@ -9,9 +9,9 @@ import pytest
 from deltalake import write_deltalake
 
 from backend_spark.errors import StandardsRequestError
+from backend_spark.tables.bounded_answers import Row, RowQuery, TimeWalk, WalkPosition
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
-from backend_spark.tables.time_walk import Row, RowQuery, TimeWalk, WalkPosition
 
 BEGIN = datetime(2023, 1, 1, tzinfo=UTC)
 CELLS = ("a", "b", "c")
