@@ -23,14 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.tables.current import read_current
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import (
     append_rows,
     commit_files,
     create_tables,
     write_row_groups,
 )
-from backend_spark.tables.maintenance import shorten_log
+from backend_spark.tables.maintenance import renew_current, shorten_log
 from backend_spark.tables.schemas import LEVELS, SPARK_TABLES
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 

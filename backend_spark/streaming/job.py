@@ -52,9 +52,8 @@ from backend_spark.streaming.replay import (
 )
 from backend_spark.streaming.session import SCORING_POOL, open_session, use_pool
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
-from backend_spark.tables.maintenance import DELETE_EVERY_S, trim_tables
+from backend_spark.tables.maintenance import DELETE_EVERY_S, renew_current, trim_tables
 from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from backend_spark.tables.store import Folder, open_table, tables_folder

@@ -21,9 +21,8 @@ from pyspark.sql import SparkSession
 from backend_spark.streaming.changes import UnscoredChanges
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.sources import read_table_rows
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
-from backend_spark.tables.maintenance import compact
+from backend_spark.tables.maintenance import compact, renew_current
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import SPARK_TABLES
 from backend_spark.tables.store import (

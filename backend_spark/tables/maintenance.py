@@ -1,8 +1,13 @@
-"""Maintenance of Delta tables: compaction, a short log, vacuum, and retention by age.
+"""Maintenance of Delta tables: compaction, short log, vacuum, age, table ``current``.
 
 One batch per second makes 86,400 files and commits a day in each table. Reading a
 cell's history opens every file that may contain it, and opening a table reads every
 commit.
+
+The rows of ``current`` that `current.read_current` computes, and the version of gold
+that they rest on, are one commit, which replaces the file before. After a crash between
+a commit of gold and this one the table is older than gold, and the next call adds the
+difference; so does every reader meanwhile.
 """
 
 import logging
@@ -15,15 +20,19 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from backend_spark.config import KeepSection
+from backend_spark.tables.current import GOLD_COMMITTED, GOLD_VERSION, read_current
 from backend_spark.tables.delta_writer import (
     REWRITE,
     commit_actions,
+    commit_files,
     commit_lock,
+    create_tables,
     delete_rows,
     sync_since,
     sync_version,
@@ -32,8 +41,8 @@ from backend_spark.tables.delta_writer import (
 )
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.recovery import DELTA_LOG
-from backend_spark.tables.schemas import TABLES, cast_to_schema
-from backend_spark.tables.store import Folder, open_files, open_table
+from backend_spark.tables.schemas import CURRENT, TABLES, cast_to_schema
+from backend_spark.tables.store import Folder, file_names, open_files, open_table
 from service_runtime.files import fsync_folder
 
 log = logging.getLogger(__name__)
@@ -244,3 +253,52 @@ def _bins(files: list[_File], whole_bytes: int) -> Iterator[list[_File]]:
             group = []
     if len(group) > 1:
         yield group
+
+
+CURRENT_TABLE: Final = "current"
+MAX_BEHIND: Final = 100
+"""Versions of gold without new rows after which the version is stored anyway, so that
+readers need not read their commits."""
+
+
+def renew_current(tables: Folder) -> bool:
+    """Bring the table up to the newest version of gold; idempotent.
+
+    Only the writer of gold may call it.
+
+    Args:
+        tables: Folder of the tables.
+
+    Returns:
+        Whether the table was written.
+    """
+    table = _open_current(tables)
+    found = read_current(tables)
+    gold, stored = found.gold, found.stored
+    if gold is None or stored == gold:
+        return False
+    is_near = stored is not None and gold.number - stored.number < MAX_BEHIND
+    if found.is_stored and is_near:
+        return False
+    path = tables / CURRENT_TABLE
+    versions = ((GOLD_VERSION, gold.number), (GOLD_COMMITTED, gold.committed_ms))
+    properties = CommitProperties(
+        app_transactions=[Transaction(app, number) for app, number in versions]
+    )
+    if found.is_stored:
+        commit_files(path, [], properties, read=table)
+        return True
+    removed = file_names(table)
+    files = [write_file(path, found.rows, CURRENT)] if found.rows.num_rows else []
+    commit_files(path, files, properties, removed, table)
+    return True
+
+
+def _open_current(tables: Folder) -> DeltaTable:
+    """Open the table; a new one if there is none, or its log is damaged."""
+    path = tables / CURRENT_TABLE
+    try:
+        return open_table(path)
+    except (DeltaError, OSError):
+        create_tables(tables, [CURRENT_TABLE])
+        return open_table(path)

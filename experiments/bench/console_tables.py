@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.maintenance import renew_current
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER, SPARK_TABLES
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 
 from backend_spark.tables.current import CurrentLevels, read_current
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import (
     JobClaim,
     append_rows,
@@ -22,7 +21,7 @@ from backend_spark.tables.delta_writer import (
     merge_rows,
     time_literal,
 )
-from backend_spark.tables.maintenance import compact, shorten_log
+from backend_spark.tables.maintenance import compact, renew_current, shorten_log
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import CURRENT, LEVEL_KEY, LEVELS
 
@@ -298,7 +297,7 @@ def test_table_is_written_only_for_new_rows(
     gold: Gold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims and compactions change no row; their commits are skipped at times."""
-    monkeypatch.setattr("backend_spark.tables.current_writer.MAX_BEHIND", 5)
+    monkeypatch.setattr("backend_spark.tables.maintenance.MAX_BEHIND", 5)
     gold.write(("a", 0, 1))
     gold.write(("a", 1, 1))
     assert renew_current(gold.tables)

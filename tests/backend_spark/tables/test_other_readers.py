@@ -17,9 +17,8 @@ from pyspark.sql import SparkSession
 
 from backend_spark.streaming import job
 from backend_spark.streaming.sources import read_table_rows
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import append_rows, create_tables, merge_rows
-from backend_spark.tables.maintenance import compact
+from backend_spark.tables.maintenance import compact, renew_current
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVEL_KEY, TABLES, TEXTS, UTC_TIME
 

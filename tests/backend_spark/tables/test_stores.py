@@ -17,7 +17,6 @@ from backend_spark.exports.sql import open_sql
 from backend_spark.streaming.checkpoint import read_app_id
 from backend_spark.tables import maintenance
 from backend_spark.tables.current import read_current
-from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     JobClaim,
@@ -33,7 +32,7 @@ from backend_spark.tables.delta_writer import (
     update_flags,
     write_file,
 )
-from backend_spark.tables.maintenance import compact, shorten_log
+from backend_spark.tables.maintenance import compact, renew_current, shorten_log
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import (
     CELL_STATES,
