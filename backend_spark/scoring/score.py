@@ -23,6 +23,7 @@ from backend_spark.scoring.cell_state import (
     last_observations,
     state_times_s,
 )
+from backend_spark.scoring.evidence import group_soil, judge_soil
 from backend_spark.scoring.features import (
     CellOutlook,
     assumption_sentence,
@@ -61,7 +62,6 @@ from backend_spark.scoring.quality import (
 )
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainState, without_doubt
 from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
