@@ -75,7 +75,7 @@ COMMANDS: Final = {
         "Answer a QUERY in SQL on the newest levels of several backends.",
     ),
     "judge": (
-        "backend_spark.cli.judge:judge",
+        "backend_spark.cli.data:judge",
         "Judge a table of readings as the pipeline does ('-' reads standard input).",
     ),
     "map-pack": (
