@@ -73,6 +73,14 @@ MAX_NAME_CHARS: Final = 100
 FIRST_YEAR: Final = 1900
 _FLAGS: Final = {str(int(flag)): flag for flag in Flag}
 
+TABLE: Final = "forecasts"
+DAY_S: Final = 86_400
+_MICRO: Final = 1_000_000
+_WITH_REASONS: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
+
+ForecastPlace = tuple[str, str]
+"""``node_cell``, ``mesh`` or ``municipality``, and its token or code."""
+
 
 @dataclass(frozen=True, order=True)
 class ForecastRow:
@@ -264,15 +272,6 @@ def _overlaps(rows: Iterable[ForecastRow]) -> Iterator[str]:
                 f"{one.kind} {one.place}: intervals of one issue must not overlap, "
                 f"two cover {when}"
             )
-
-
-TABLE: Final = "forecasts"
-DAY_S: Final = 86_400
-_MICRO: Final = 1_000_000
-_WITH_REASONS: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
-
-ForecastPlace = tuple[str, str]
-"""``node_cell``, ``mesh`` or ``municipality``, and its token or code."""
 
 
 def add_rows(

@@ -127,6 +127,15 @@ CROSS JOIN LATERAL (
         k.known_until
 ) p"""
 
+GOLD: Final = "levels"
+CONNECT_S: Final = 10
+LOCK_S: Final = 60
+"""Longest waits for the server, and for another pass or a change of the layout."""
+
+ROWS_AT_ONCE: Final = 65_536
+NUL: Final = "\0"
+"""Cannot be in a text of PostgreSQL."""
+
 
 def prepare_layout(cursor: Cursor, schema: str, hold_s: float) -> bool:
     """Make what is missing of the tables and the view.
@@ -221,16 +230,6 @@ def _view(schema: str) -> Composed:
         low_hold_s=LOW_HOLD_S,
         warning=WARNING,
     )
-
-
-GOLD: Final = "levels"
-CONNECT_S: Final = 10
-LOCK_S: Final = 60
-"""Longest waits for the server, and for another pass or a change of the layout."""
-
-ROWS_AT_ONCE: Final = 65_536
-NUL: Final = "\0"
-"""Cannot be in a text of PostgreSQL."""
 
 
 @dataclass(frozen=True)

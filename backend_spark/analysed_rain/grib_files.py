@@ -55,6 +55,22 @@ _UNIT_S: Final = {0: 60, 1: 3600, 13: 1}
 _DAMAGED: Final = "copy the file again from its source"
 _SHORTEST: Final = {0: 16, 1: 21, 3: 72, 4: 34, 5: 12, 6: 6, 7: 5}
 
+MAX_BYTES: Final = 200_000_000
+MAX_CLOCK_ERROR_S: Final = 600.0
+MAX_RAIN_MM: Final = 300.0
+"""In an hour; JMA's highest level is 255 mm, Japan's record 153 mm."""
+
+MAX_INDEX_MM: Final = 999.0
+HOUR_S: Final = 3600.0
+HOURLY_RAIN: Final = (0, 1, frozenset({8, 200}))
+"""Discipline, category and parameters: total precipitation, or JMA's level values."""
+
+TOTAL, TANK = 200, 201
+"""First fixed surfaces of the soil water index, by JMA: all tanks, and one of them."""
+
+OTHER_INDICES: Final = ("_Pfpi", "_Proi", "_Jdosha")
+"""In names of JMA's files with other indices on the same grid."""
+
 
 @dataclass(frozen=True)
 class MeshGrid:
@@ -373,23 +389,6 @@ def _plain_message(field: GribField) -> bytes:
     body = b"".join(parts)
     head = b"GRIB\xff\xff" + bytes([field.discipline, 2])
     return head + struct.pack(">Q", _SHORTEST[0] + len(body)) + body
-
-
-MAX_BYTES: Final = 200_000_000
-MAX_CLOCK_ERROR_S: Final = 600.0
-MAX_RAIN_MM: Final = 300.0
-"""In an hour; JMA's highest level is 255 mm, Japan's record 153 mm."""
-
-MAX_INDEX_MM: Final = 999.0
-HOUR_S: Final = 3600.0
-HOURLY_RAIN: Final = (0, 1, frozenset({8, 200}))
-"""Discipline, category and parameters: total precipitation, or JMA's level values."""
-
-TOTAL, TANK = 200, 201
-"""First fixed surfaces of the soil water index, by JMA: all tanks, and one of them."""
-
-OTHER_INDICES: Final = ("_Pfpi", "_Proi", "_Jdosha")
-"""In names of JMA's files with other indices on the same grid."""
 
 
 class Product(StrEnum):

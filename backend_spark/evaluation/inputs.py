@@ -39,6 +39,9 @@ UNKNOWN: Final = frozenset({"", "na", "nan", "null"})
 MISSING_CODES: Final = frozenset({999.0, 999.9, 999.99})
 """Depths below the limit that tables write for a missing one; larger ones exceed it."""
 
+TIME_COLUMNS = ("time", "date")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,5}")
+
 
 @dataclass(frozen=True)
 class EvaluationRain:
@@ -238,10 +241,6 @@ def read_cells(
 
 def _depth(name: str, field: str, text: str) -> float | None:
     return None if text.lower() in UNKNOWN else parse_depth(name, field, text)
-
-
-TIME_COLUMNS = ("time", "date")
-_COUNT = re.compile(r"0*[1-9][0-9]{0,5}")
 
 
 @dataclass(frozen=True)

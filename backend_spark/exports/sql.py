@@ -48,6 +48,16 @@ _OPTIONS: Final = {
     "TimeZone": "UTC",
 }
 
+SHOWN_ROWS: Final = 1000
+"""Rows of a printed table above which the middle is left out."""
+
+PROMPT: Final = "sql> "
+CONTINUED: Final = "...> "
+HELP: Final = (
+    "SQL ends with a semicolon; the time of a row is the column time.\n"
+    "SHOW TABLES; lists the tables, DESCRIBE levels; the columns of one, .quit ends."
+)
+
 
 class SqlTables:
     """Answers queries on the tables; each reads the newest version.
@@ -133,17 +143,6 @@ def _remedy(error: duckdb.Error, words: set[str], views: Iterable[str]) -> str:
     if "configuration" in str(error):
         return "the settings of DuckDB are fixed, so that queries only read the tables"
     return "the columns are those of DESCRIBE levels, or of another table"
-
-
-SHOWN_ROWS: Final = 1000
-"""Rows of a printed table above which the middle is left out."""
-
-PROMPT: Final = "sql> "
-CONTINUED: Final = "...> "
-HELP: Final = (
-    "SQL ends with a semicolon; the time of a row is the column time.\n"
-    "SHOW TABLES; lists the tables, DESCRIBE levels; the columns of one, .quit ends."
-)
 
 
 def run_sql(

@@ -30,6 +30,8 @@ from slope_science.quality import GOOD, Flag, Verdict, worst_verdict
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
+log = logging.getLogger(__name__)
+
 NEVER_REJECTED: Final = frozenset({
     ReasonCode.CLOCK_IMPLAUSIBLE,
     ReasonCode.NO_NUMBER,
@@ -40,6 +42,11 @@ the flag is a review itself, which is reverted."""
 
 
 ReviewVerdict = Literal["accepted", "good", "bad"]
+
+REPORT_FILE: Final = "reviews-applied.json"
+_MICRO: Final = 1_000_000
+_MISSING: Final = (0, 0)
+"""In place of the inode and time of a file that is not there."""
 
 
 class ReadingReview(msgspec.Struct, frozen=True):
@@ -147,14 +154,6 @@ def is_counted_after_review(o: Observation) -> bool:
     """Whether a reading counts as good because a person rejected its doubts."""
     has_rejected = o.review is not None and o.review.rejected is not None
     return has_rejected and o.flag == Flag.GOOD and bool(o.why)
-
-
-log = logging.getLogger(__name__)
-
-REPORT_FILE: Final = "reviews-applied.json"
-_MICRO: Final = 1_000_000
-_MISSING: Final = (0, 0)
-"""In place of the inode and time of a file that is not there."""
 
 
 class AppliedReview(msgspec.Struct, frozen=True):

@@ -25,6 +25,24 @@ WAIT_S: Final = 5.0
 MAX_ENTITIES: Final = 10_000
 """Entities of one answer, with those inside of others."""
 
+Row = dict[str, Any]
+
+FIRST_SPAN: Final = timedelta(days=1)
+SPAN_GROWTH: Final = 4
+CHUNK_ROWS: Final = 10_000
+"""Rows that are in memory at once while they are checked one by one."""
+
+MAX_COUNTED: Final = 50_000_000
+"""Rows of the files that one count reads."""
+
+_FIRST_TIME: Final = datetime(1678, 1, 1, tzinfo=UTC)
+_LAST_TIME: Final = datetime(2261, 12, 31, tzinfo=UTC)
+"""Limits of a time with nanoseconds, as the queries have."""
+
+_POSITION: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,9})")
+_TICK: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 @dataclass
 class AnswerBudget:
@@ -70,25 +88,6 @@ class AnswerLimits:
             yield AnswerBudget(self._monotonic() + ANSWER_S, self._monotonic)
         finally:
             self._places.release()
-
-
-Row = dict[str, Any]
-
-FIRST_SPAN: Final = timedelta(days=1)
-SPAN_GROWTH: Final = 4
-CHUNK_ROWS: Final = 10_000
-"""Rows that are in memory at once while they are checked one by one."""
-
-MAX_COUNTED: Final = 50_000_000
-"""Rows of the files that one count reads."""
-
-_FIRST_TIME: Final = datetime(1678, 1, 1, tzinfo=UTC)
-_LAST_TIME: Final = datetime(2261, 12, 31, tzinfo=UTC)
-"""Limits of a time with nanoseconds, as the queries have."""
-
-_POSITION: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,9})")
-_TICK: Final = timedelta(microseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ CLOCK_SLACK_S: Final = 86_400.0
 GOLD: Final = frozenset({"levels", "sensors", "revisions", "sensor_revisions"})
 """Tables whose age is by the time of a step; the others use the time of receipt."""
 
+CURRENT_TABLE: Final = "current"
+MAX_BEHIND: Final = 100
+"""Versions of gold without new rows after which the version is stored anyway, so that
+readers need not read their commits."""
+
 
 @dataclass(frozen=True)
 class _File:
@@ -253,12 +258,6 @@ def _bins(files: list[_File], whole_bytes: int) -> Iterator[list[_File]]:
             group = []
     if len(group) > 1:
         yield group
-
-
-CURRENT_TABLE: Final = "current"
-MAX_BEHIND: Final = 100
-"""Versions of gold without new rows after which the version is stored anyway, so that
-readers need not read their commits."""
 
 
 def renew_current(tables: Folder) -> bool:

@@ -73,6 +73,18 @@ _BEGINNINGS: Final = {
 Bounds = tuple[float, float, float, float]
 WORLD: Final[Bounds] = (-180.0, -85.0511, 180.0, 85.0511)
 
+MAP_TILE: Final = re.compile(r"([0-9]{1,7})\.(png|jpe?g|webp|pbf|mvt)")
+FORMATS: Final = {"jpeg": "jpg", "mvt": "pbf"}
+NUMBER: Final = re.compile(r"[0-9]{1,7}")
+
+_TABLES: Final = """
+create table metadata (name text primary key, value text);
+create table tiles (
+  zoom_level integer, tile_column integer, tile_row integer, tile_data blob,
+  primary key (zoom_level, tile_column, tile_row)
+) without rowid;
+"""
+
 
 @dataclass(frozen=True)
 class PackInfo:
@@ -361,19 +373,6 @@ def safe_attribution(text: str) -> str:
 def is_gzip(tile: bytes) -> bool:
     """Whether a tile is stored compressed."""
     return tile.startswith(GZIP_MAGIC)
-
-
-MAP_TILE: Final = re.compile(r"([0-9]{1,7})\.(png|jpe?g|webp|pbf|mvt)")
-FORMATS: Final = {"jpeg": "jpg", "mvt": "pbf"}
-NUMBER: Final = re.compile(r"[0-9]{1,7}")
-
-_TABLES: Final = """
-create table metadata (name text primary key, value text);
-create table tiles (
-  zoom_level integer, tile_column integer, tile_row integer, tile_data blob,
-  primary key (zoom_level, tile_column, tile_row)
-) without rowid;
-"""
 
 
 @dataclass(frozen=True)
