@@ -114,5 +114,5 @@ def test_sentences_are_parsed_only_where_stored_or_foreign_ones_are_read() -> No
         "backend_spark/forecast.py",  # column flag_why
         "backend_spark/i18n.py",  # rows and messages without codes
         "backend_spark/scoring/observation.py",  # column flag_why
-        "slope_science/evidence/holding.py",  # snapshot
+        "slope_science/evidence/judge.py",  # snapshot
     }
