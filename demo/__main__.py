@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 
 from backend_spark.tables.reader import open_tables
-from demo import map as map_page
 from demo import report, scenario
 from demo.console import NAME
 from demo.scenario import Storm
@@ -172,7 +171,7 @@ def _report_results(system: System, out: Path, done: bool) -> int:
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, ensure_ascii=False, indent=2)
     (out / "summary.json").write_text(text, encoding="utf-8")
-    (out / "map.html").write_text(map_page.page(cells, summary), encoding="utf-8")
+    (out / "map.html").write_text(report.map_page(cells, summary), encoding="utf-8")
     print(report.table(summary, cells))
     print(f"\n  {out / 'summary.json'}\n  {out / 'map.html'}  (open it in a browser)\n")
     if verdict.is_clean and done:
