@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 
 from backend_spark.console import accounts
 from backend_spark.console.auth import PROOF_HEADER
-from demo.overlays import overlay_files
-from demo.terrain import PACK
+from demo.terrain import PACK, overlay_files
 
 NAME = "demo"
 READY = "Uvicorn running"
