@@ -23,7 +23,7 @@ CHUNK_BYTES = 1024
 
 
 class Link:
-    """Relays one port to another.
+    """TCP relay of one port to another, with a limited rate, that can be cut.
 
     Args:
         target_port: Port of the target on this machine.

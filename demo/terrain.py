@@ -6,7 +6,7 @@ law, 1974): this gives the ridges and branching valleys of rivers. Paths along t
 streams of the demo are cheap, so that they become its main valleys. The same heights
 come out on every machine.
 
-On it are overlays, invented as well: zones below the slopes, shelters and two districts.
+On it are overlays, invented as well: zones below the slopes, shelters, two districts.
 The demo uploads them as a chief does.
 """
 
