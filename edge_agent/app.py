@@ -41,9 +41,9 @@ from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
 from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
-from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.gpio import (
+from edge_agent.sensors.linux import (
     KernelLines,
+    LinuxBuses,
     find_header_chip,
     is_edge_thread_alive,
 )

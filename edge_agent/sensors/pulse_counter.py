@@ -1,9 +1,9 @@
 """Pulse counting on a pin: pulse sources, a persistent counter and pulse filters.
 
 `KernelPulseSource` reads the kernel's queue of edges, which keeps counting while the
-process is stopped (see `edge_agent.sensors.linux.gpio`). `PinPulseSource` uses
-gpiozero, for the simulation and for machines without kernel edge events; it loses
-pulses that come while the process is stopped.
+process is stopped (see `edge_agent.sensors.linux`). `PinPulseSource` uses gpiozero, for
+the simulation and for machines without kernel edge events; it loses pulses that come
+while the process is stopped.
 """
 
 import logging

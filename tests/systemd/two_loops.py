@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from edge_agent.sensors.linux.gpio import KernelLines
+from edge_agent.sensors.linux import KernelLines
 from edge_agent.sensors.pulse_counter import KernelPulseSource
 from service_runtime import lifecycle
 from service_runtime.lifecycle import SystemdSupervisor, run_service

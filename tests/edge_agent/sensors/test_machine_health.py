@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
-from edge_agent.sensors.linux.buses import LinuxBuses
+from edge_agent.sensors.linux import LinuxBuses
 from edge_agent.sensors.machine import (
     MachineHealth,
     MachineSettings,

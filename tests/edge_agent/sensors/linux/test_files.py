@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sensors.linux.buses import LinuxFiles
+from edge_agent.sensors.linux import LinuxFiles
 
 
 def test_file_is_read_under_its_root(tmp_path: Path) -> None:

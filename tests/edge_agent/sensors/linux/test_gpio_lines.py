@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent
-from edge_agent.sensors.linux.gpio import (
+from edge_agent.sensors.linux import (
     LINE_REQUEST,
     KernelLine,
     KernelLines,

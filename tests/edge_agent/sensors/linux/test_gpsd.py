@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge_agent.sensors.gnss import decode
-from edge_agent.sensors.linux.buses import LinuxGpsd
+from edge_agent.sensors.linux import LinuxGpsd
 
 VERSION = b'{"class":"VERSION","release":"3.22","rev":"3.22","proto_major":3}\r\n'
 DEVICES = (

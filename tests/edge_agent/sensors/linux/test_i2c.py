@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.sensors.errors import MissingPackageError, import_library
-from edge_agent.sensors.linux.buses import LinuxBuses
+from edge_agent.sensors.linux import LinuxBuses
 
 
 def test_missing_package_is_reported_with_a_remedy() -> None:

@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from edge_agent.sensors.linux.gpio import is_edge_thread_alive
+from edge_agent.sensors.linux import is_edge_thread_alive
 
 
 def test_ended_thread_is_detected() -> None:

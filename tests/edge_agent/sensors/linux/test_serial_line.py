@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.sensors import linux
 from edge_agent.sensors.buses import SerialSettings
-from edge_agent.sensors.linux import buses
-from edge_agent.sensors.linux.buses import LinuxBuses, LinuxSerialLine
+from edge_agent.sensors.linux import LinuxBuses, LinuxSerialLine
 
 pytest.importorskip("serial")
 
@@ -139,7 +139,7 @@ def test_first_answer_of_a_later_round_counts(
     line = WaitingLine(far_end.path)
     for _ in range(3):
         assert line.query(b"a", ends_with_x, 0.01) == b""
-    monkeypatch.setattr(buses, "DEAD_S", 0.0)
+    monkeypatch.setattr(linux, "DEAD_S", 0.0)
     os.read(far_end.end, 100)
     for probe in (b"b", b"a"):
         thread = far_end.answer(b"5 mm x")

@@ -1,1 +1,0 @@
-"""Buses of a real machine under Linux; one external library per file."""
