@@ -51,10 +51,10 @@ from edge_agent.sensors.registry import open_sensors
 from edge_agent.status import HealthReporter
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.snapshot import SnapshotError
-from edge_agent.updates.download import FileDownload
-from edge_agent.updates.updater import (
+from edge_agent.updates import (
     ROLLOUTS_STATE,
     DownloadTransport,
+    FileDownload,
     ImageInfo,
     Rollouts,
     Updater,

@@ -20,7 +20,7 @@ from edge_agent.sampling_loop import SamplingLoop
 from edge_agent.sensors.base import Sensor
 from edge_agent.status import HealthSnapshot, StatusInputs, make_status, save_status
 from edge_agent.triage.engine import TriageResult
-from edge_agent.updates.updater import Updater
+from edge_agent.updates import Updater
 from edge_agent.uplink.gateway_selection import GatewaySelector
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.lifecycle import start_watched_loop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.updates.updater import ImageInfo
+from edge_agent.updates import ImageInfo
 
 SCRIPTS = Path(__file__).parents[2] / "image/files/usr/lib/yamamori"
 WRITTEN = "Version 2 is written; it is kept if it works."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.updates.download import SYNC_BYTES, PartialDownload
+from edge_agent.updates import SYNC_BYTES, PartialDownload
 
 DATA = bytes(range(251)) * 20_000
 NAME = hashlib.sha256(DATA).hexdigest()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_agent.updates.updater import ROLLOUTS_STATE, ImageInfo, Rollouts
+from edge_agent.updates import ROLLOUTS_STATE, ImageInfo, Rollouts
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.transport import IncomingMessage

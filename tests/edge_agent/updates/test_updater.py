@@ -11,9 +11,9 @@ import pytest
 
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.updates.download import FileDownload
-from edge_agent.updates.updater import (
+from edge_agent.updates import (
     DownloadTransport,
+    FileDownload,
     ImageInfo,
     Rollouts,
     Updater,

@@ -1,1 +1,0 @@
-"""Updates of the image: rollouts, download and check of a bundle."""
