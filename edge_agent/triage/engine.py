@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edge_agent import quantities
-from edge_agent.triage.rules.limit import LIMIT_RULE, LimitRule
-from edge_agent.triage.rules.rain import RainRule, is_rain
+from edge_agent.triage.limit_rule import LIMIT_RULE, LimitRule
+from edge_agent.triage.rain_rule import RainRule, is_rain
 from edge_agent.triage.samples import (
     Instant,
     SensorDescription,

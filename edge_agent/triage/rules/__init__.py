@@ -1,1 +1,0 @@
-"""Triage rules: one module for each kind of evidence."""
