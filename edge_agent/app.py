@@ -49,8 +49,7 @@ from edge_agent.sensors.linux import (
 )
 from edge_agent.sensors.registry import open_sensors
 from edge_agent.status import HealthReporter
-from edge_agent.triage.engine import Triage
-from edge_agent.triage.snapshot import SnapshotError
+from edge_agent.triage.engine import SnapshotError, Triage
 from edge_agent.updates import (
     ROLLOUTS_STATE,
     DownloadTransport,

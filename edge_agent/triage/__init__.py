@@ -4,7 +4,6 @@ Pure functions of readings and time. State that must survive a restart is in
 `Triage.snapshot`.
 """
 
-from edge_agent.triage.engine import Triage, TriageResult
-from edge_agent.triage.snapshot import SnapshotError
+from edge_agent.triage.engine import SnapshotError, Triage, TriageResult
 
 __all__ = ["SnapshotError", "Triage", "TriageResult"]

@@ -17,7 +17,7 @@ from backend_spark.forecast import read_forecast
 from backend_spark.ingest.identity_check import PublisherAreaCheck
 from edge_agent.cli.run import parse_drafts
 from edge_agent.clock import SystemClock
-from edge_agent.triage.snapshot import decode_snapshot
+from edge_agent.triage.engine import decode_snapshot
 from experiments.topology_study.centrality import TopologyError
 from experiments.topology_study.evaluation import evaluate_federation
 from experiments.topology_study.federations import FederationFile
