@@ -12,10 +12,10 @@ from backend_spark.config import BackendSettings
 from backend_spark.judging.receipt_clock import Effort
 from backend_spark.judging.report import TableJudgement, judge_table, to_json
 from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
+from edge_agent.cli.triage import match_all, replay_messages
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.triage import Triage
-from edge_agent.triage.table_replay import match_all, replay_messages
 from experiments.evidence.series import PLACE, SLOPE, START_S, Series
 from service_runtime.settings import build_settings
 from spatial_mqtt.announcements import Notice

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from triage_readings import START_S
 
+from edge_agent.cli.triage import ReplayedMessage, replay_messages
 from edge_agent.sensor_reader import (
     FLAT_LINE_COUNT,
     FLAT_LINE_S,
@@ -15,7 +16,6 @@ from edge_agent.sensor_reader import (
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
-from edge_agent.triage.table_replay import ReplayedMessage, replay_messages
 from service_runtime.settings import build_settings
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.reading_table import TableMessage, TableReading
