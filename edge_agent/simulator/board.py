@@ -10,10 +10,9 @@ from pathlib import Path
 from edge_agent.clock import Clock, SimulatedClock
 from edge_agent.config import SimulationSection, parse_time
 from edge_agent.sensors.base import SensorConfig
-from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.buses import SimulatedBuses, SlopePinFactory
 from edge_agent.simulator.parts import find_part_connector
 from edge_agent.simulator.parts.base import Fault, SimulatedBench, SimulatedPart
-from edge_agent.simulator.pins import SlopePinFactory
 from edge_agent.simulator.rain import SimulatedRain, make_storm, read_rain_csv
 from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState
 from service_runtime.watchdog import Heartbeat

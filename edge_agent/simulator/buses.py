@@ -1,12 +1,19 @@
-"""Simulated I2C, serial lines, files and gpsd, implementing `Buses`.
+"""Simulated buses and pins of one board: I2C, serial lines, files, gpsd, SPI, pins.
 
-Parts attach simulated chips and devices to them.
+`SimulatedBuses` implements `Buses`; parts attach simulated chips and devices to them.
+`SlopePinFactory` has pins that wires can hold, and an SPI bus that belongs to one
+board. gpiozero's `MockFactory` does not suit a simulation that runs for days: its
+software SPI bus is shared between factories and needs a global one, a pull-up moves a
+pin that a wire holds, and it keeps every edge in memory.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Protocol
+from typing import Any, Protocol
+
+from gpiozero.pins import SPI, PinInfo
+from gpiozero.pins.mock import MockFactory, MockPin
 
 from edge_agent.sensors.buses import SerialSettings, check_same_settings
 
@@ -192,3 +199,163 @@ class SimulatedBuses:
         if self.gpsd_report is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         return self.gpsd_report()
+
+
+class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
+    """A pin that an external wire may hold high or low against its pull.
+
+    Attributes:
+        on_drive: Called with each level that the pin is driven to as an output.
+    """
+
+    def __init__(self, factory: "SlopePinFactory", info: PinInfo) -> None:
+        self._held: bool | None = None
+        self._at_s: float | None = None
+        self.on_drive: Callable[[bool], object] | None = None
+        super().__init__(factory, info)
+
+    def hold(self, level: bool, at_s: float | None = None) -> None:
+        """Connect the pin to a level, as a wire to ground or a switch does.
+
+        Args:
+            level: High or low.
+            at_s: When, if not at the factory's time.
+        """
+        self._held = level
+        self._at_s = at_s
+        self._settle()
+
+    def release(self) -> None:
+        """Disconnect: the pull decides."""
+        self._held = None
+        self._settle()
+
+    def _set_pull(self, value: str) -> None:
+        self._pull = value
+        self._settle()
+
+    def _set_state(self, value: int) -> None:
+        super()._set_state(value)
+        if self.on_drive is not None:
+            self.on_drive(bool(value))
+
+    def _call_when_changed(self) -> None:
+        at_s = self.factory.ticks() if self._at_s is None else self._at_s
+        super(MockPin, self)._call_when_changed(at_s, self._state)
+
+    def _settle(self) -> None:
+        if self._function != "input":
+            return
+        level = self._held
+        if level is None:
+            level = {"up": True, "down": False}.get(self._pull, self._state)
+        if level:
+            self.drive_high()
+        else:
+            self.drive_low()
+        self.clear_states()  # a history of edges would grow for months
+
+
+class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
+    """SPI in mode 0 or 3, clocked out on the pins of one factory."""
+
+    def __init__(
+        self,
+        *,
+        clock_pin: int,
+        mosi_pin: int,
+        miso_pin: int,
+        select_pin: int,
+        pin_factory: "SlopePinFactory",
+    ) -> None:
+        self._pins: tuple[Any, ...] = ()
+        self._clock_mode = 0
+        super().__init__(pin_factory=pin_factory)
+        names = (clock_pin, mosi_pin, miso_pin, select_pin)
+        pin_factory.reserve_pins(self, *names)
+        self._pins = tuple(pin_factory.pin(name) for name in names)
+        clock, mosi, miso, select = self._pins
+        miso.function = "input"
+        for pin, idle in ((clock, 0), (mosi, 0), (select, 1)):
+            pin.function = "output"
+            pin.state = idle
+
+    def transfer(self, data: Sequence[int]) -> list[int]:
+        """Exchange bytes, most significant bit first.
+
+        Raises:
+            OSError: The bus to this select fails.
+        """
+        clock, select = self._pins[0], self._pins[3]
+        with self.pin_factory.bus_lock:
+            if select.info.name in self.pin_factory.failing_selects:
+                raise OSError(errno.EIO, "Input/output error")
+            clock.state = self._clock_mode >> 1
+            select.state = 0
+            words = [self._exchange(word) for word in data]
+            select.state = 1
+            for pin in self._pins:
+                pin.clear_states()
+        return words
+
+    def close(self) -> None:
+        if self._pins:
+            self.pin_factory.release_all(self)
+        self._pins = ()
+        super().close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pins are given back."""
+        return not self._pins
+
+    def _exchange(self, word: int) -> int:
+        clock, mosi, miso, _ = self._pins
+        answer = 0
+        for shift in range(7, -1, -1):
+            clock.state = 0
+            mosi.state = (word >> shift) & 1
+            clock.state = 1
+            answer = answer << 1 | miso.state
+        if self._clock_mode == 0:  # in mode 3 it rests high, where it is
+            clock.state = 0
+        return answer
+
+    def _get_clock_mode(self) -> int:
+        return self._clock_mode
+
+    def _set_clock_mode(self, value: int) -> None:
+        if value not in {0, 3}:  # the two that sample on a rising clock
+            raise ValueError(f"clock mode must be 0 or 3, got {value}")
+        self._clock_mode = value
+
+    def _get_bits_per_word(self) -> int:
+        return 8
+
+    @staticmethod
+    def _conflicts_with(other: object) -> bool:
+        return not isinstance(other, WiredSpi)
+
+
+class SlopePinFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no types
+    """A `MockFactory` whose pins, bus and time are its own.
+
+    Attributes:
+        bus_lock: Held during a transfer.
+        failing_selects: Names of select pins whose transfers fail with EIO.
+        now_s: Time at the pins, in seconds of the slope; parts set it, so that a
+            storm of hours that is simulated in a second has its own gaps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(pin_class=WiredPin)
+        self.bus_lock = RLock()
+        self.failing_selects: set[str] = set()
+        self.now_s = 0.0
+
+    def ticks(self) -> float:
+        """The slope's time."""
+        return self.now_s
+
+    def _get_spi_class(self, shared: bool, hardware: bool) -> type[WiredSpi]:
+        return WiredSpi

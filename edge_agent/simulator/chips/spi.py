@@ -14,7 +14,7 @@ import random
 from gpiozero.pins.mock import MockSPIDevice
 
 from edge_agent.sensors.murata import MurataSettings, crc8
-from edge_agent.simulator.pins import SlopePinFactory
+from edge_agent.simulator.buses import SlopePinFactory
 
 CLOCK_PIN, MOSI_PIN, MISO_PIN = 11, 10, 9
 SELECT_PINS = (8, 7)

@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings
-from edge_agent.simulator.buses import SimulatedBuses
-from edge_agent.simulator.pins import SlopePinFactory, WiredPin
+from edge_agent.simulator.buses import SimulatedBuses, SlopePinFactory, WiredPin
 from edge_agent.simulator.slope import SlopeState
 
 
