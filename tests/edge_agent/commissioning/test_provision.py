@@ -8,7 +8,7 @@ import segno
 from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
-from edge_agent.commissioning.labels import (
+from edge_agent.cli.provision import (
     MAX_SENSORS,
     Label,
     format_label_sheet,
