@@ -38,7 +38,6 @@ from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
-from gateway_daemon.gateway.metrics import GatewayMetrics
 from gateway_daemon.gateway.notice_relay import NoticeRelay
 from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
@@ -54,8 +53,8 @@ from gateway_daemon.manager.broker_rates import BrokerRateMonitor, run_command_i
 from gateway_daemon.manager.brokers import BrokerConnectors
 from gateway_daemon.manager.health_probes import HealthProbes
 from gateway_daemon.manager.manager import Manager, ManagerClocks
-from gateway_daemon.manager.metrics import ManagerMetrics
 from gateway_daemon.manager.registry import Registry
+from gateway_daemon.metrics import GatewayMetrics, ManagerMetrics
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
