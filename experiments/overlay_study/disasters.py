@@ -20,6 +20,7 @@ from experiments.overlay_study.methods import ForwardRange
 from gateway_daemon.overlay import partition
 from gateway_daemon.overlay.keys import VECTOR_BITS
 from gateway_daemon.overlay.partition import (
+    DEFAULT_COST,
     VALLEY_LINK_MS,
     RangePart,
     SplitPlan,
@@ -29,7 +30,6 @@ from gateway_daemon.overlay.partition import (
     split_range,
     subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import DEFAULT_COST
 from spatial_mqtt.cells import Cell, distance_km
 
 KOCHI_BOUNDS = ((32.75, 33.85), (132.5, 134.3))

@@ -23,7 +23,9 @@ from experiments.overlay_study.baselines import (
 )
 from gateway_daemon.overlay.keys import VECTOR_BITS, common_prefix_bits
 from gateway_daemon.overlay.partition import (
+    DEFAULT_COST,
     POLICIES,
+    HopCost,
     RangePart,
     SplitPlan,
     SplitShape,
@@ -32,7 +34,6 @@ from gateway_daemon.overlay.partition import (
     split_range,
     subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost
 
 
 @dataclass(frozen=True)

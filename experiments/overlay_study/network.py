@@ -26,7 +26,9 @@ from gateway_daemon.overlay.messages import (
     RankedNode,
 )
 from gateway_daemon.overlay.partition import (
+    DEFAULT_COST,
     TABLE_ENTRIES,
+    HopCost,
     RangePart,
     SplitPlan,
     SplitShape,
@@ -36,7 +38,6 @@ from gateway_daemon.overlay.partition import (
     split_range,
     subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost
 from gateway_daemon.overlay.timeouts import ReplyTimeouts
 from spatial_mqtt.priority import LADDER
 

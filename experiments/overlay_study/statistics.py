@@ -16,7 +16,7 @@ from experiments.overlay_study.methods import (
     TopicPattern,
 )
 from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.postal_tree import DEFAULT_COST, build_postal_tree
+from gateway_daemon.overlay.partition import DEFAULT_COST, build_postal_tree
 
 SAMPLED_PUBLISHERS = 4
 """Publishers that send in each trial, chosen at random."""

@@ -11,7 +11,7 @@ method        what a node knows            file
 SG            Skip Graph neighbours        `partition` (`split_range`)
 PSG           + support nodes (thesis)     `simulation.baselines`
 ATM, PATM     + a sorted routing table     `simulation.baselines`
-V3, V6        + heads of disjoint ranges   `partition`, `postal_tree`
+V3, V6        + heads of disjoint ranges   `partition` (`SplitPlan`)
 ============  ===========================  =========================================
 
 All these are pure functions. `forwarder` (receipts, retries, two trees, priority
