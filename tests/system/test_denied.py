@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
-from service_runtime.file_rights import explain_denied
+from service_runtime.lifecycle import explain_denied
 from service_runtime.locks import LockHolder
 
 PR_CAPBSET_DROP = 24
