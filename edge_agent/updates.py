@@ -38,6 +38,8 @@ from spatial_mqtt.transport import (
     SessionConnection,
 )
 
+log = logging.getLogger(__name__)
+
 SYNC_BYTES: Final = 1 << 20
 """Interval of fsync: a power cut costs the bytes after its last multiple."""
 
@@ -375,8 +377,6 @@ class ImageInfo:
         except OSError:
             return []
 
-
-log = logging.getLogger(__name__)
 
 BACKLOG_S: Final = 30.0
 """A message that waits longer than this and its batching time is a backlog."""

@@ -40,6 +40,8 @@ from edge_agent.sensors.buses import (
 from edge_agent.sensors.errors import import_library
 from service_runtime.systemd import SystemdNotifier, read_inherited_fds
 
+_log = logging.getLogger(__name__)
+
 MAX_ANSWER_BYTES = 512  # longer than any answer; ends the reading of noise
 _WRITE_TIMEOUT_S = 2.0
 _MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
@@ -339,8 +341,6 @@ class LinuxBuses:
             line.close()
         self._gpsd.close()
 
-
-_log = logging.getLogger(__name__)
 
 QUEUE_EVENTS = 1024
 
