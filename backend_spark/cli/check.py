@@ -25,6 +25,7 @@ from service_runtime.machine_check import (
 from service_runtime.metrics import parse_listen_address
 from service_runtime.service_rights import ServiceUser, find_service_user
 from service_runtime.settings import Problem
+from service_runtime.tls import Endpoint
 from spatial_mqtt.notice_signatures import NoticeSigner
 
 PROGRAM: Final = "backend-spark"
@@ -71,6 +72,7 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
         *check_machine(needs, os.environ, datetime.now(UTC)),
         *_check_files(settings, chosen, user),
         *(_check_sender(settings.console.sender) if "console" in chosen else ()),
+        *(_check_sessions(settings) if {"console", "notify"} & set(chosen) else ()),
     ]
     click.echo(format_findings(findings, as_json=as_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
@@ -111,6 +113,20 @@ def _check_sender(sender: str) -> Iterator[MachineFinding]:
     if not cap.is_sender(sender):
         rule = f"be {cap.SENDER_RULE}"
         yield finding("console.sender", rule, sender, cap.SENDER_REMEDY)
+
+
+def _check_sessions(settings: BackendSettings) -> Iterator[MachineFinding]:
+    """Check that console and notify do not end each other's session.
+
+    A broker's port has one session for each certificate.
+    """
+    notices = {Endpoint.parse(url) for url in settings.notify.brokers}
+    for url in settings.console.managers if settings.tls.certificate else ():
+        broker = Endpoint.parse(url)
+        if broker.tls and broker in notices:
+            rule = "have another port than in notify.brokers, with one certificate"
+            remedy = "name a Manager's port 8883 here, and its 8884 in notify.brokers"
+            yield finding("console.managers", rule, url, remedy)
 
 
 def _finding(problem: Problem) -> MachineFinding:

@@ -403,3 +403,29 @@ def test_sender_of_cap_messages_is_checked(machine: CheckedMachine) -> None:
         assert found == ([wanted] if is_wrong else [])
     _, lines = machine.check("backend_spark", BACKEND + 'sender = ""\n', "ingest")
     assert not any("console.sender" in line for line in lines)
+
+
+def test_console_and_notify_at_one_port_are_named(tmp_path: Path) -> None:
+    """With one certificate each ended the other's session, and notices were late."""
+    certificate = '[tls]\ncertificate = "/a.pem"\nkey = "/a.key"\n'
+    settings = tmp_path / "backend.toml"
+    for url, tls, service, is_wrong in (
+        ("mqtts://localhost:1", certificate, "console", True),
+        ("mqtts://localhost:1", certificate, "notify", True),
+        ("mqtts://localhost:2", certificate, "notify", False),
+        ("mqtt://localhost:1", "", "notify", False),
+    ):
+        settings.write_text(
+            f'[backend]\ndata = "{tmp_path}"\n[console]\nmanagers = ["{url}"]\n'
+            f'[notify]\nbrokers = ["{url.replace("2", "1")}"]\n{tls}'
+        )
+        command = ["check", "--config", str(settings), service]
+        lines = CliRunner().invoke(backend, command).output.splitlines()
+        wanted = (
+            "MEND  console.managers must have another port than in notify.brokers, "
+            f"with one certificate, got '{url}'; name a Manager's port 8883 here, and "
+            "its 8884 in notify.brokers"
+        )
+        assert any("settings are valid" in line for line in lines)
+        found = [line for line in lines if "another port" in line]
+        assert found == ([wanted] if is_wrong else [])
