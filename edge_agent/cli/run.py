@@ -128,7 +128,7 @@ def send(path: Path) -> None:
     """Put messages from standard input on the node's queue and print their ids.
 
     One JSON object a line, such as
-    {"pri": 5, "e": [{"n": "test", "u": "mm", "v": 1.0}]}
+    {"pri": 1, "e": [{"n": "test", "vs": "by hand"}]}
     Good lines are queued even when others are bad; then the status is 65.
     """
     settings = read_settings(path)
