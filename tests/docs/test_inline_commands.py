@@ -37,8 +37,12 @@ def codes(path: Path) -> list[str]:
 
 
 def rejected_word(program: str, words: list[str]) -> str | None:
-    """The first word that a program rejects; None if it accepts all."""
+    """The first word that a program rejects or lacks; None if it accepts all.
+
+    A command without values of options may be a mention, which needs no arguments.
+    """
     command: click.Command = PROGRAMS[program]
+    has_values, given = False, 0
     while words and words[0] not in {"...", "…"}:
         word = words.pop(0)
         name, _, value = word.partition("=")
@@ -46,14 +50,19 @@ def rejected_word(program: str, words: list[str]) -> str | None:
         if name.startswith("-") and name != "--help":
             if name not in options:
                 return word
-            if not value and not getattr(options[name], "is_flag", False):
-                words[:1] = []
+            if not getattr(options[name], "is_flag", False):
+                has_values = True
+                del words[: 0 if value else 1]
         elif isinstance(command, click.Group):
             found = command.get_command(click.Context(command), word)
             if found is None:
                 return word
             command = found
-    return None
+        else:
+            given += 1
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    lacking = [p.human_readable_name for p in arguments[given:] if p.required]
+    return lacking[0] if has_values and lacking and not words else None
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
