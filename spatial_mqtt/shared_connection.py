@@ -215,8 +215,14 @@ class SharedConnection:
         parts = self._parts_for(message)
         for part in parts:
             part.handler.on_message(message)
-        if not parts and message.qos and self.template.manual_ack:
+        if not message.qos or not self.template.manual_ack:
+            return
+        connection = self.connection
+        if not parts:
             self._hold(message)
+        elif connection and not any(part.session.manual_ack for part in parts):
+            # It has QoS 1 because a filter of another part, such as `#`, matches too.
+            connection.acknowledge(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
         # A token belongs to one part; the others do not know it and ignore it.

@@ -174,6 +174,40 @@ def test_messages_that_nothing_wants_are_acknowledged(
     assert b"unwanted" not in events.payloads()
 
 
+def test_receipts_that_a_wildcard_matches_stop_no_delivery(
+    start: Callable[[], Program], say: Callable[..., None]
+) -> None:
+    """The broker sends such a receipt twice: also with QoS 1, by the filter `#`."""
+    program = start()
+    _, lane_events = program.join(LANE)
+    wait_until(lambda: lane_events.subscribed)
+    _, events = program.receive("#")
+    for _ in range(TEMPLATE.receive_maximum + 1):
+        say("/custody/gw", b"receipt")
+    say("/3/1", b"delivery")
+
+    wait_until(lambda: events.payloads() == [b"delivery"])
+    assert {message.qos for message in lane_events.messages} == {0, 1}
+
+
+def test_session_full_of_receipts_is_freed_at_the_next_start(
+    start: Callable[[], Program], say: Callable[..., None]
+) -> None:
+    """An earlier version left them without acknowledgement; they are sent again."""
+    earlier = start()
+    _, unacknowledged = earlier.receive("#")
+    for _ in range(TEMPLATE.receive_maximum):
+        say("/custody/gw", b"receipt")
+    wait_until(lambda: len(unacknowledged.messages) == TEMPLATE.receive_maximum)
+    earlier.stop()
+    program = start()
+    program.join(LANE)
+    _, events = program.receive("#")
+    say("/3/1", b"delivery")
+
+    wait_until(lambda: events.payloads() == [b"delivery"])
+
+
 def test_all_parts_are_up_again_after_the_broker_restarted(
     broker: Broker, start: Callable[[], Program], say: Callable[..., None]
 ) -> None:
