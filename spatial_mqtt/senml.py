@@ -168,12 +168,14 @@ def decode_pack(payload: bytes) -> Pack:
     readings = []
     for number, record in enumerate(records):
         if not _BASE.isdisjoint(record):
+            for label in _FIRST_ONLY.intersection(record) if number else ():
+                raise EnvelopeError(label, "in the first record only", record[label])
             base.update((k, v) for k, v in record.items() if k in _BASE)
         if not _FIELDS.isdisjoint(record):
             readings.append(_reading(record, base, number))
     if not readings:
         raise EnvelopeError("records", "at least one reading", len(records))
-    node = _node(base.get("bn"))
+    node = _node(first.get("bn"))
     time_s = _number(first.get("bt", 0.0), "bt")
     return Pack(
         id=MessageId(node, _boot(first.get("boot")), _seq(first.get("seq"))),
@@ -310,8 +312,6 @@ def _reading(
     name += _text(record.get("n", ""), f"record {number} n") or ""
     _, _, local = name.partition("/")
     offset_s = _number(record.get("t", 0.0), f"record {number} t")
-    for label in _FIRST_ONLY.intersection(record) if number else ():
-        raise EnvelopeError(label, "in the first record only", record[label])
     known = _FIRST if number == 0 else _LATER
     return Reading(
         name=local,

@@ -6,7 +6,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spatial_mqtt.errors import EnvelopeError
@@ -161,10 +161,11 @@ def test_two_values_in_a_record_are_refused(second: dict[str, object]) -> None:
         decode_pack(cbor2.dumps([RECORD, {"n": "x", "v": 1} | second]))
 
 
-def test_second_base_time_is_refused() -> None:
+@pytest.mark.parametrize("fields", [{}, {"n": "x", "v": 1}])
+def test_second_base_time_is_refused(fields: dict[str, object]) -> None:
     """A pack has one base time."""
     with pytest.raises(EnvelopeError, match=r"^bt must be in the first record only"):
-        decode_pack(cbor2.dumps([RECORD, {"n": "x", "v": 1, "bt": 2.0}]))
+        decode_pack(cbor2.dumps([RECORD, {"bt": 2.0} | fields]))
 
 
 def test_second_base_name_is_refused() -> None:
@@ -274,6 +275,37 @@ def test_cbor_tag_is_decoded_or_refused(tag: int, inner: bytes) -> None:
     for payload in (tagged, b"\x81" + tagged, b"\x81" + head + tagged):
         field = refused_field(payload)
         assert field is None or field
+
+
+NODE = st.sampled_from(["n-1/", "other/"])
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "bn": NODE,
+            -2: NODE,
+            "bt": st.just(2.0),
+            "pri": st.just(4),
+            "boot": st.just("c"),
+            "n": st.sampled_from(["rain", "other/rain"]),
+            "v": st.just(0.5),
+        },
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=500)
+@given(records=RECORDS)
+@example(records=[{"n": "other/rain", "v": 0.5}, {"bn": "other/"}])
+def test_pack_has_the_id_and_priority_of_custody(records: list[dict[Any, Any]]) -> None:
+    """Otherwise the gateway would check another name than the backend reads."""
+    payload = cbor2.dumps([{"boot": "b", "seq": 7} | records[0], *records[1:]])
+
+    if refused_field(payload) is None:
+        pack = decode_pack(payload)
+        assert decode_message_id(payload) == (pack.id, pack.priority)
 
 
 @pytest.mark.parametrize("depth", [1, 10, 100, 399, 400, 401, 900, 1000, 5000, 50_000])
