@@ -476,8 +476,12 @@ class _AreaTopics:
         """Topic for an area.
 
         Raises:
-            TopicError: The text is not an area.
+            TopicError: The text is not an area, or is the whole world, for which no
+                node has a filter.
         """
+        if area == "/":
+            remedy = "name a face of the cube, such as /4"
+            raise TopicError("area", "below /", area, remedy)
         return self.prefix + check_area(area)
 
     def around(self, topic: str) -> tuple[str, ...]:

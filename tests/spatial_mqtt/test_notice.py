@@ -1,10 +1,17 @@
 """Notices and their topics."""
 
+from collections.abc import Callable
+
 import pytest
 
 from spatial_mqtt.announcements import CriteriaNotice, Notice
 from spatial_mqtt.errors import NoticeError, TopicError
-from spatial_mqtt.topics import notice_filters, notice_topic
+from spatial_mqtt.topics import (
+    drill_topic,
+    notice_filters,
+    notice_topic,
+    rollout_topic,
+)
 
 
 def test_notice_survives_encoding_and_decoding() -> None:
@@ -61,3 +68,11 @@ def test_notice_topic_must_be_an_area() -> None:
     """A wildcard is no area."""
     with pytest.raises(TopicError, match="area"):
         notice_topic("/3/#")
+
+
+@pytest.mark.parametrize("topic_of", [notice_topic, drill_topic, rollout_topic])
+def test_message_for_the_whole_world_is_refused(topic_of: Callable[[str], str]) -> None:
+    """No node would receive it: nodes subscribe to areas from their face down."""
+    error = "area must be below /, got '/'; name a face of the cube, such as /4"
+    with pytest.raises(TopicError, match=f"^{error}$"):
+        topic_of("/")
