@@ -28,6 +28,7 @@ from service_runtime.settings import (
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
 from slope_science.evidence.settings import EvidenceSettings
+from spatial_mqtt.custody import check_offer_filters
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
@@ -93,7 +94,9 @@ class IngestSection:
     broker: str | None = key(
         KeyRule("URL of the broker to read.", check=Endpoint.parse), None
     )
-    filters: tuple[str, ...] = key(KeyRule("Topic filters to subscribe."), CELL_FILTERS)
+    filters: tuple[str, ...] = key(
+        KeyRule("Topic filters to subscribe.", check=check_offer_filters), CELL_FILTERS
+    )
     flush_ms: int = key(
         KeyRule("Longest wait before a message is on disk.", "ms", 1, 10_000), 200
     )
@@ -179,7 +182,10 @@ class ShardSection:
         KeyRule("Name and fixed MQTT client id of the process.", check=check_node_id)
     )
     filters: tuple[str, ...] = key(
-        KeyRule("Topic filters to subscribe; no topic may be in two shards.")
+        KeyRule(
+            "Topic filters to subscribe; no topic may be in two shards.",
+            check=check_offer_filters,
+        )
     )
     listen: str | None = key(
         KeyRule(
@@ -566,12 +572,8 @@ def parse_broker(settings: IngestSection) -> Endpoint:
         SettingsError: No broker is set.
     """
     if settings.broker is None:
-        error = FieldError(
-            "ingest.broker",
-            "given to ingest",
-            None,
-            "write broker = 'mqtts://host:port'",
-        )
+        remedy = "write broker = 'mqtts://host:port'"
+        error = FieldError("ingest.broker", "given to ingest", None, remedy)
         raise SettingsError([Problem.of(error)])
     return Endpoint.parse(settings.broker)
 
@@ -594,6 +596,5 @@ def select_shard(settings: BackendSettings, name: str | None) -> BackendSettings
             metrics = MetricsSection(listen=shard.listen)
             return replace(settings, ingest=section, metrics=metrics)
     ids = ", ".join(shard.id for shard in settings.shard) or "none"
-    rule = "the id of a [[shard]]"
-    error = FieldError("--shard", rule, name, f"there is: {ids}")
+    error = FieldError("--shard", "the id of a [[shard]]", name, f"there is: {ids}")
     raise SettingsError([Problem.of(error)])

@@ -22,6 +22,7 @@ from spatial_mqtt.strict_cbor import CborError, decode_cbor
 from spatial_mqtt.topics import (
     check_node_id,
     custody_topic,
+    is_filter,
     matches,
     parse_custody_topic,
 )
@@ -223,6 +224,22 @@ class CustodyOffer:
             tuple(_name(each, "takes") for each in takes),
             is_away is True,
         )
+
+
+def check_offer_filters(filters: Iterable[str]) -> None:
+    """Check filters of a store that makes an offer of the same ones.
+
+    No topic matches the text of a shared subscription, ``$share/group/filter``: the
+    offer would cover none, and senders would rely on the PUBACK alone.
+
+    Raises:
+        ReceiptError: An offer cannot have one of them.
+    """
+    for each in filters:
+        if not is_filter(each) or each.startswith("$"):
+            remedy = "divide topics among several ingesters by [[shard]]"
+            rule = "one such as /4/#, without $"
+            raise ReceiptError("filter", rule, each, remedy)
 
 
 def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:

@@ -1,5 +1,6 @@
 """Settings of the backend."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,19 @@ def test_shard_replaces_name_and_filters(tmp_path: Path) -> None:
 
     assert (shard.ingest.id, shard.ingest.filters) == ("b", ("/3/2/#",))
     assert shard.ingest.flush_ms == settings.ingest.flush_ms
+
+
+@pytest.mark.parametrize("filter_", ["$share/g/4/#", "$SYS/#", "/4/#/1", "/4+", ""])
+@pytest.mark.parametrize("key", ["ingest.filters", "shard[1].filters"])
+def test_filter_without_receipts_is_rejected(
+    tmp_path: Path, key: str, filter_: str
+) -> None:
+    """An offer of `$share/g/4/#` covers no topic: nobody would wait for a receipt."""
+    table = '[[shard]]\nid = "a"' if key.startswith("shard") else "[ingest]"
+    text = f'[backend]\ndata = "/data"\n{table}\nfilters = ["/3/#", "{filter_}"]\n'
+    error = f"{key}: filter must be one such as /4/#, without $, got '{filter_}'"
+    with pytest.raises(SettingsError, match=rf"{re.escape(error)}; .* \[\[shard\]\]"):
+        read_settings(write(tmp_path, text))
 
 
 def test_unknown_shard_is_rejected(tmp_path: Path) -> None:
