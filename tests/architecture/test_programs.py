@@ -116,7 +116,9 @@ def test_debian_starts_no_server_of_the_packages_for_long_tests(tmp_path: Path) 
     programs.mkdir()
     for tool in TOOLS:
         (programs / tool).symlink_to(shutil.which(tool) or "")
-    for name, body in (("id", "echo 1000"), ("sudo", f'echo "$@" >> {tmp_path}/log')):
+    # Without a reader of its pipe the script would end by SIGPIPE.
+    sudo = f'echo "$@" >> {tmp_path}/log; [ "$1" != tee ] || while read -r; do :; done'
+    for name, body in (("id", "echo 1000"), ("sudo", sudo)):
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
     # Nothing is installed or set in this file system, and nothing changes outside.
