@@ -8,7 +8,8 @@ share; which brokers are present is known to each Manager by itself and shared i
 view, as with gateways.
 
 An area is given to the first broker that requests it, and stays an administrator's to
-take: a lease that is held does not request it again.
+take: a lease that is held does not request it again. It is not held while the table
+gives the area to another broker.
 """
 
 import logging
@@ -109,7 +110,9 @@ def lease_areas(
     """
     broker = here.broker_info
     registry = replace(registry, brokers_here=registry.brokers_here | {broker})
-    held = leased_areas(registry).get(broker, ())
+    # Two Managers may have given one area to two brokers: the table has the later one.
+    others = {e.topic for e in registry.brokers if e.broker_info != broker}
+    held = [a for a in leased_areas(registry).get(broker, ()) if a not in others]
     registry, kept, refusals = _take(
         registry, broker, [area for area in held if area not in here.topics], now_ms
     )

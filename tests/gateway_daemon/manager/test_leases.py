@@ -155,6 +155,33 @@ def test_taken_area_is_refused_and_the_free_one_given() -> None:
     )
 
 
+def test_loser_of_a_race_gets_the_area_when_the_winner_is_gone() -> None:
+    """Two Managers gave one area to two brokers before they had each other's records.
+
+    The loser counted the area as leased, and did not request it again.
+    """
+
+    def beat(registry: Registry, broker: BrokerInfo, now_ms: int) -> Registry:
+        return lease_areas(registry, BrokerHeartbeat(broker, ("/1",), 10.0), now_ms)[0]
+
+    merged = beat(Registry("a"), EAST, 1)
+    for key, record in beat(Registry("b"), WEST, 2).records.items():
+        merged = merged.with_record(key, record)
+    merged = beat(merged, EAST, 3)
+    assert areas_of(merged, WEST) == ["/1"]
+    assert leased_areas(merged) == {WEST: ("/1",)}
+
+    left, _ = end_lease(merged, WEST, 4)
+    assert areas_of(beat(left, EAST, 5), EAST) == ["/1"]
+
+
+def test_area_that_an_administrator_removed_is_not_requested_again() -> None:
+    """Otherwise it could not be taken from a broker that runs."""
+    taken = leased("/1", "/2").without_broker(BrokerEntry("/1", EAST), 2)
+
+    assert areas_of(leased("/1", "/2", registry=taken), EAST) == ["/2"]
+
+
 def test_broker_that_no_manager_sees_is_taken_after_the_grace() -> None:
     """After a start of the Manager, no heartbeat may ever come."""
     leases, registry = BrokerLeases(), replace(leased("/1"), brokers_here=frozenset())
