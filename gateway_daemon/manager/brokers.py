@@ -4,11 +4,12 @@ A session is at the Manager's own broker or at the broker of another Manager.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from gateway_daemon.manager.api import API_TOPICS
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import (
     KeyedRecord,
@@ -17,7 +18,8 @@ from gateway_daemon.manager.replication import (
     RecordKey,
 )
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import encode_directory_message
+from spatial_mqtt.directory import decode_broker_table, encode_directory_message
+from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
     BROKER_READY,
     BROKER_TABLE,
@@ -25,8 +27,10 @@ from spatial_mqtt.topics import (
     COMPLETE,
     ERRORS,
     GATEWAY_INFO,
+    GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
     MANAGER_LOAD,
+    MANAGER_RECORDS,
     MANAGER_VIEW,
     record_topic,
 )
@@ -41,6 +45,7 @@ from spatial_mqtt.transport import (
 log = logging.getLogger(__name__)
 
 DIRECTORY_QOS = 2
+KEEPALIVE_S = 10
 NOTICE_EXPIRY_S = 86_400
 """How long a Manager may be down without missing a notice."""
 
@@ -105,9 +110,11 @@ class BrokerSession(BaseConnectionHandler):
     Attributes:
         is_up: Whether the broker is connected, according to the events processed.
         is_subscribed: Whether the broker has confirmed the subscriptions.
-        view: Last view of the broker's own Manager; None before it, and for our own.
+        view: Last view of the broker's own Manager in this connection; None before it,
+            and for our own. One of an earlier connection may be outdated.
         last_view: Its last view while it was running.
-        table: The retained broker table, as far as known.
+        retained: Gateway list and broker table that the broker retains, as far as
+            known, by their topics.
     """
 
     def __init__(
@@ -119,7 +126,8 @@ class BrokerSession(BaseConnectionHandler):
         self.is_up = self.is_subscribed = False
         self.view: ManagerView | None = None
         self.last_view: ManagerView | None = None
-        self.table = b""
+        self.retained: dict[str, bytes] = {}
+        self._echoes: dict[str, bytes] = {}
         self._on_event = on_event
         self._connection = connect(session, self)
 
@@ -131,6 +139,32 @@ class BrokerSession(BaseConnectionHandler):
     def is_orphaned(self) -> bool:
         """Whether the broker is up and its Manager is not."""
         return self.is_up and self.view is not None and self.view.is_away
+
+    def begin(self) -> None:
+        """Store that the broker is connected; what it retains is not yet known."""
+        self.is_up = True
+        self.retained.clear()
+        self._echoes.clear()
+
+    def end(self) -> None:
+        """Store that the broker is disconnected."""
+        self.is_up, self.view = False, None
+
+    def publish_directory(self, topic: str, payload: bytes) -> None:
+        """Publish a gateway list or broker table."""
+        self.publish(topic, payload)
+        self.retained[topic] = self._echoes[topic] = payload
+
+    def on_directory(self, message: IncomingMessage) -> None:
+        """Store a gateway list or broker table that the broker retains.
+
+        What comes before the echo of our last one is replaced by it.
+        """
+        topic, payload = message.topic, message.payload
+        if topic not in self._echoes:
+            self.retained[topic] = payload
+        elif payload == self._echoes[topic]:
+            del self._echoes[topic]
 
     def on_view(self, view: ManagerView) -> None:
         """Store a view of the broker's own Manager."""
@@ -192,7 +226,7 @@ class StoredNotices(BaseConnectionHandler):
             "yamamori-manager-notices",
             ((GATEWAY_NOTICE, 1),),
             expiry_s=NOTICE_EXPIRY_S,
-            keepalive_s=10,
+            keepalive_s=KEEPALIVE_S,
         )
         self._on_notice = on_notice
         self._on_subscribed = on_subscribed
@@ -217,12 +251,32 @@ class StoredNotices(BaseConnectionHandler):
         self._connection.stop()
 
 
-def without_stored(
-    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
-) -> tuple[tuple[str, int], ...]:
-    """Return filters without that of `StoredNotices`, if there is such a session."""
-    is_stored = connectors.notices is not None
-    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))
+def make_sessions(manager_id: str, *, has_notices: bool) -> tuple[Session, Session]:
+    """Return the sessions at a Manager's own broker, and at those of other Managers.
+
+    Args:
+        manager_id: Id of the Manager.
+        has_notices: Whether `StoredNotices` subscribes to the notices at its own.
+    """
+    # The view last: with it, a Manager may begin to serve the broker, and publishes no
+    # table that is retained already.
+    shared = MANAGER_RECORDS, BROKER_TABLE, MANAGER_VIEW
+    topics = (*API_TOPICS, GATEWAY_LOCATIONS, *shared)
+    stored = {GATEWAY_NOTICE} if has_notices else set()
+    at_own = (*(t for t in topics if t not in stored), GATEWAY_INFO, MANAGER_LOAD)
+    away = ManagerView(manager_id, is_away=True)
+    will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
+    name = "yamamori-manager"
+    return (
+        Session(name, _at_least_once(at_own), keepalive_s=KEEPALIVE_S, will=will),
+        Session(
+            f"{name}-{manager_id}", _at_least_once(topics), keepalive_s=KEEPALIVE_S
+        ),
+    )
+
+
+def _at_least_once(topics: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((topic, 1) for topic in topics)
 
 
 class DirectoryPublisher:
@@ -279,6 +333,22 @@ class DirectoryPublisher:
             if after.table != before.table:
                 self.publish_table(after, session)
 
+    def restore_directory(self, registry: Registry) -> None:
+        """Publish what another Manager has replaced on our broker.
+
+        One that served it while we were down may publish until it has our view. Not to
+        be called for each message: two Managers of one broker would replace each
+        other's lists without a pause.
+        """
+        if not self.has_announced:
+            return
+        gateways = encode_directory_message(registry.gateways)
+        if self._own.retained.get(GATEWAY_INFO, gateways) != gateways:
+            self._publish_list(registry, self._own)
+        table = self._own.retained.get(BROKER_TABLE)
+        if table is not None and _version_of(table) < registry.table.version:
+            self.publish_table(registry, self._own)
+
     def clear_record(self, key: RecordKey) -> None:
         """Delete a retained record from our broker."""
         self._own.publish(_topic(key), b"")
@@ -328,13 +398,13 @@ class DirectoryPublisher:
         "complete". It refuses a table that has never had a broker.
         """
         table = encode_directory_message(registry.table)
-        if registry.table.version and table != session.table:
-            session.publish(BROKER_TABLE, table)
-            session.table = table
+        if registry.table.version and table != session.retained.get(BROKER_TABLE):
+            session.publish_directory(BROKER_TABLE, table)
 
     @staticmethod
     def _publish_list(registry: Registry, session: BrokerSession) -> None:
-        session.publish(GATEWAY_INFO, encode_directory_message(registry.gateways))
+        gateways = encode_directory_message(registry.gateways)
+        session.publish_directory(GATEWAY_INFO, gateways)
 
     def _record(self, key: RecordKey, record: Record) -> None:
         self._own.publish(_topic(key), msgspec.json.encode(KeyedRecord(key, record)))
@@ -342,3 +412,10 @@ class DirectoryPublisher:
 
 def _topic(key: RecordKey) -> str:
     return record_topic(f"{key.kind} {key.name}")
+
+
+def _version_of(table: bytes) -> int:
+    try:
+        return decode_broker_table(table).version
+    except DirectoryError:
+        return -1

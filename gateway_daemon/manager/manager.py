@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import msgspec
-
 from gateway_daemon.manager import api, storage
 from gateway_daemon.manager.autoscaler import AutoscaleExecutor, AutoscaleReport
 from gateway_daemon.manager.broker_rates import CommandResult
@@ -28,7 +26,7 @@ from gateway_daemon.manager.brokers import (
     DirectoryPublisher,
     NoticesSubscribed,
     StoredNotices,
-    without_stored,
+    make_sessions,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
 from gateway_daemon.manager.leases import BrokerLeases, GatewayLeases, Refusals
@@ -40,7 +38,6 @@ from gateway_daemon.manager.registry import (
     is_forgotten,
 )
 from gateway_daemon.manager.replication import (
-    ManagerView,
     Record,
     RecordKey,
     decode_record,
@@ -64,6 +61,7 @@ from spatial_mqtt.topics import (
     BROKER_TABLE,
     GATEWAY_DOWN,
     GATEWAY_HEARTBEAT,
+    GATEWAY_INFO,
     GATEWAY_LOAD,
     GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
@@ -74,7 +72,7 @@ from spatial_mqtt.topics import (
     matches,
     parse_named_api_topic,
 )
-from spatial_mqtt.transport import IncomingMessage, Publication, Session
+from spatial_mqtt.transport import IncomingMessage
 
 
 @dataclass(frozen=True)
@@ -107,12 +105,8 @@ COMPLETE_DELAY_S = 5.0
 """From `BROKER_READY` to "complete" while gateways of the original Gamma are present:
 what ours published by the old table arrives before these unsubscribe."""
 
-KEEPALIVE_S = 10
 STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
-
-SHARED_TOPICS = (MANAGER_RECORDS, MANAGER_VIEW, BROKER_TABLE)
-"""What Managers publish, on their own brokers and on those they serve."""
 
 MAX_CLOCK_LEAD_MS = 3_600_000
 """Lead of another Manager's clock above which it is reported."""
@@ -156,20 +150,10 @@ class Manager:
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
-        filters = tuple(
-            (topic, 1) for topic in (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
+        own, at_peers = make_sessions(
+            registry.manager_id, has_notices=connectors.notices is not None
         )
-        away = ManagerView(registry.manager_id, is_away=True)
-        will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
-        session = Session(
-            "yamamori-manager",
-            without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
-            keepalive_s=KEEPALIVE_S,
-            will=will,
-        )
-        self._own = BrokerSession(connectors.own, session, self._inbox.put)
-        peer_id = f"yamamori-manager-{registry.manager_id}"
-        at_peers = Session(peer_id, filters, keepalive_s=KEEPALIVE_S)
+        self._own = BrokerSession(connectors.own, own, self._inbox.put)
         self._peers = [
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
@@ -317,7 +301,7 @@ class Manager:
             self._publisher.report_error(text)
 
     def _on_up(self, session: BrokerSession) -> None:
-        session.is_up, session.table = True, b""
+        session.begin()
         if session is self._own:
             self._expect_gateways()
             self._broker_leases.extend(self._clocks.mono_s())
@@ -333,18 +317,19 @@ class Manager:
             self._is_completion_pending = True
 
     def _on_down(self, session: BrokerSession) -> None:
-        session.is_up = False
+        view = session.view
+        session.end()
         if session is self._own:
             self._publisher.has_announced = False
-        if session.view is not None:
-            self._change_to(self._registry.without_view(session.view.manager))
+        if view is not None:
+            self._change_to(self._registry.without_view(view.manager))
         self._adopt()
 
     def _handle_message(self, session: BrokerSession, message: IncomingMessage) -> None:
         if message.topic == MANAGER_VIEW:
             self._handle_view(session, message)
-        elif message.topic == BROKER_TABLE:
-            session.table = message.payload
+        elif message.topic in {BROKER_TABLE, GATEWAY_INFO}:
+            session.on_directory(message)
         elif matches(MANAGER_RECORDS, message.topic):
             self._handle_record(message.payload)
         elif message.topic == MANAGER_LOAD:
@@ -478,6 +463,7 @@ class Manager:
             now = now_s, self._clocks.wall_ms()
             leases = self._broker_leases
             self._change_to(self._leased(leases.end_expired(self._registry, now)))
+        self._publisher.restore_directory(self._registry)
         day = self._clocks.wall_ms() // DAY_MS
         self._change_to(advance_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
