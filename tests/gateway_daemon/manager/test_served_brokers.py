@@ -24,13 +24,16 @@ from spatial_mqtt.directory import (
     BrokerEntry,
     BrokerInfo,
     BrokerTable,
+    GatewayNotice,
     decode_broker_table,
     encode_directory_message,
 )
 from spatial_mqtt.topics import (
     BROKER_ADD,
+    BROKER_READY,
     BROKER_TABLE,
     GATEWAY_INFO,
+    GATEWAY_NOTICE,
     MANAGER_VIEW,
 )
 from spatial_mqtt.transport import ConnectionHandler, Session
@@ -86,8 +89,10 @@ class Pair:
 
 
 @pytest.fixture
-def pair(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Pair]:
-    created = Pair(make_broker(), make_broker(), tmp_path)
+def pair(
+    broker: Broker, make_broker: Callable[[], Broker], tmp_path: Path
+) -> Iterator[Pair]:
+    created = Pair(broker, make_broker(), tmp_path)
     yield created
     created.close()
 
@@ -184,3 +189,23 @@ def test_changes_in_a_row_are_published_once(pair: Pair) -> None:
     replace_list(pair.own)
 
     assert versions(pair.own) == sorted(set(versions(pair.own)))
+
+
+def test_table_follows_at_a_served_broker_while_the_own_one_is_down(
+    broker: Broker, pair: Pair
+) -> None:
+    """A completed table waited for the own broker, and each later change for it."""
+    pair.end_peer()
+    notice = GatewayNotice(GATEWAY, "up")
+    pair.peer.publish(GATEWAY_NOTICE, encode_directory_message(notice))
+    wait_until(lambda: "1 gateways" in pair.manager.status())
+    add_broker(pair.peer, "/1")
+    wait_until(lambda: versions(pair.peer) == [1])
+    broker.kill()
+    wait_until(lambda: "DOWN" in pair.manager.status())
+    add_broker(pair.peer, "/1/2")
+    notice = GatewayNotice(GATEWAY, "complete", 1)
+    pair.peer.publish(GATEWAY_NOTICE, encode_directory_message(notice))
+
+    wait_until(lambda: versions(pair.peer) == [1, 2])
+    assert pair.peer.on(BROKER_READY)[-1] == b"1"
