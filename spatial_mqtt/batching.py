@@ -12,15 +12,16 @@ dictionary needs another content type.
 """
 
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from sys import getsizeof
+from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from spatial_mqtt.errors import BatchError
-from spatial_mqtt.senml import MAX_PAYLOAD_BYTES
+from spatial_mqtt.errors import BatchError, EnvelopeError
+from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId
 from spatial_mqtt.strict_cbor import CborError, decode_cbor
 
 
@@ -74,14 +75,17 @@ DEFLATE_DICTIONARY: Final = b"".join((
 
 MAX_ITEMS = 4096
 MAX_PARTIAL_BYTES = 4 * MAX_PAYLOAD_BYTES
-"""Limit for the incomplete messages of all senders. The oldest are dropped first;
-their senders repeat them because they get no receipt."""
+"""Limit for the incomplete messages of all senders. The oldest of the sender with the
+most bytes are dropped first; it repeats them because it gets no receipt."""
 
 MAX_AGE_S = 999_999_999
 """As in the user property of a message that is published alone."""
 
 FRAGMENT_OVERHEAD_BYTES = 100
 """Memory per fragment beside its data."""
+
+PARTIAL_OVERHEAD_BYTES = 450
+"""Memory per incomplete message beside its fragments, id, topic and sender."""
 
 _RAW_DEFLATE = -15
 
@@ -169,6 +173,10 @@ class Fragment:
         if not 0 <= chunk.number < chunk.count <= MAX_PAYLOAD_BYTES:
             rule = "a number below the count of the pieces"
             raise BatchError("chunk", rule, (chunk.number, chunk.count))
+        try:
+            MessageId.parse(chunk.message_id)
+        except EnvelopeError as error:
+            raise BatchError("chunk", "a message id", chunk.message_id) from error
         return chunk
 
 
@@ -182,52 +190,81 @@ def split_message(message_id: str, payload: bytes, max_bytes: int) -> list[Fragm
     ]
 
 
+class _Key(NamedTuple):
+    """What the fragments of a message have in common."""
+
+    sender: str
+    topic: str
+    message_id: str
+
+
 @dataclass
 class _Partial:
     count: int
     crc: int
+    size_bytes: int
     pieces: dict[int, bytes] = field(default_factory=dict)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(
-            len(piece) + FRAGMENT_OVERHEAD_BYTES for piece in self.pieces.values()
-        )
+    def add(self, fragment: Fragment) -> None:
+        """Add a piece, or replace it."""
+        replaced = self.pieces.get(fragment.number)
+        if replaced is None:
+            self.size_bytes += FRAGMENT_OVERHEAD_BYTES
+        self.size_bytes += len(fragment.data) - len(replaced or b"")
+        self.pieces[fragment.number] = fragment.data
 
 
 class FragmentJoiner:
-    """Reassembles fragments in any order, in bounded memory."""
+    """Reassembles fragments in any order, in bounded memory.
+
+    When the memory is full, the sender with the most bytes loses its oldest incomplete
+    message, so that one sender does not displace those of others.
+    """
 
     def __init__(self, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
         self._most_bytes = max_bytes
-        self._partial: OrderedDict[tuple[str, str], _Partial] = OrderedDict()
+        self._total_bytes = 0
+        self._sender_bytes: Counter[str] = Counter()
+        self._partial: OrderedDict[_Key, _Partial] = OrderedDict()
 
-    def add(self, topic: str, fragment: Fragment) -> bytes | None:
+    def add(self, topic: str, fragment: Fragment, sender: str = "") -> bytes | None:
         """Add a fragment; returns the message with the last one, else None.
 
         Raises:
             BatchError: The CRC of the assembled message is wrong.
         """
-        key = (topic, fragment.message_id)
-        partial = self._partial.get(key)
+        key = _Key(sender, topic, fragment.message_id)
+        partial = self._take(key)
         if partial is None or (partial.count, partial.crc) != (
             fragment.count,
             fragment.crc,
         ):
-            partial = self._partial[key] = _Partial(fragment.count, fragment.crc)
-        partial.pieces[fragment.number] = fragment.data
-        self._partial.move_to_end(key)
+            size_bytes = PARTIAL_OVERHEAD_BYTES + sum(map(getsizeof, key))
+            partial = _Partial(fragment.count, fragment.crc, size_bytes)
+        partial.add(fragment)
         if len(partial.pieces) == partial.count:
-            del self._partial[key]
             return _whole(fragment, partial)
-        self._drop_oldest()
+        self._partial[key] = partial
+        self._total_bytes += partial.size_bytes
+        self._sender_bytes[sender] += partial.size_bytes
+        while self._total_bytes > self._most_bytes:
+            self._drop_oldest()
         return None
 
+    def _take(self, key: _Key) -> _Partial | None:
+        """Remove and return an incomplete message; None without one."""
+        partial = self._partial.pop(key, None)
+        if partial is not None:
+            self._total_bytes -= partial.size_bytes
+            self._sender_bytes[key.sender] -= partial.size_bytes
+            if not self._sender_bytes[key.sender]:
+                del self._sender_bytes[key.sender]
+        return partial
+
     def _drop_oldest(self) -> None:
-        total_bytes = sum(partial.size_bytes for partial in self._partial.values())
-        while total_bytes > self._most_bytes:
-            _, oldest = self._partial.popitem(last=False)
-            total_bytes -= oldest.size_bytes
+        """Drop the oldest incomplete message of the sender with the most bytes."""
+        largest = max(self._sender_bytes, key=self._sender_bytes.__getitem__)
+        self._take(next(key for key in self._partial if key.sender == largest))
 
 
 def _whole(chunk: Fragment, partial: _Partial) -> bytes:

@@ -162,8 +162,15 @@ class Unpacker:
         self._joiner = FragmentJoiner()
         self._log_limit = LogLimit(clock)
 
-    def unpack(self, incoming: IncomingMessage) -> list[IncomingMessage]:
-        """Return the messages that a publication contains or completes, in order."""
+    def unpack(
+        self, incoming: IncomingMessage, sender: str = ""
+    ) -> list[IncomingMessage]:
+        """Return the messages that a publication contains or completes, in order.
+
+        Args:
+            incoming: The publication.
+            sender: Its sender, whose fragments may displace only each other.
+        """
         try:
             if incoming.content == BATCH_CONTENT:
                 return [
@@ -172,7 +179,7 @@ class Unpacker:
                 ]
             if incoming.content == FRAGMENT_CONTENT:
                 chunk = Fragment.decode(incoming.payload)
-                whole = self._joiner.add(incoming.topic, chunk)
+                whole = self._joiner.add(incoming.topic, chunk, sender)
                 if whole is None:
                     return []
                 return [incoming._replace(payload=whole, content=None)]

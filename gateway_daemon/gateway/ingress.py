@@ -479,19 +479,20 @@ class Ingress(BaseConnectionHandler):
         sender = Sender.of(topic, is_urgent=publication.is_urgent)
         if not self.checks.rate_limit.allows(sender, now_s):
             return []
-        messages = self._unpack(incoming)
+        messages = self._unpack(incoming, sender.name)
         self.checks.rate_limit.charge(sender, incoming, messages, now_s)
         parsed = [self._parse(message, topic) for message in messages]
         return [message for message in parsed if message is not None]
 
-    def _unpack(self, publication: IncomingMessage) -> list[IncomingMessage]:
-        if publication.content is None:
-            return [publication]
+    def _unpack(self, incoming: IncomingMessage, sender: str) -> list[IncomingMessage]:
+        if incoming.content is None:
+            return [incoming]
         messages = self.checks.crash_guard.decode(
-            publication.topic,
-            publication.payload,
+            incoming.topic,
+            incoming.payload,
             self._unpacker.unpack,
-            publication,
+            incoming,
+            sender,
         )
         return messages or []
 

@@ -1,7 +1,10 @@
 """Batches and fragments of messages."""
 
 import random
+import tracemalloc
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 
 import cbor2
 import pytest
@@ -11,6 +14,7 @@ from spatial_mqtt.batching import (
     DEFLATE_DICTIONARY,
     MAX_AGE_S,
     MAX_ITEMS,
+    MAX_PARTIAL_BYTES,
     BatchItem,
     Fragment,
     FragmentJoiner,
@@ -20,6 +24,7 @@ from spatial_mqtt.batching import (
 )
 from spatial_mqtt.errors import BatchError
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 
 
 def deflated(value: object) -> bytes:
@@ -118,18 +123,46 @@ def test_message_that_is_sent_again_is_joined_again() -> None:
 
 def test_unfinished_messages_do_not_fill_the_memory() -> None:
     """The oldest unfinished message is dropped; the others are completed."""
-    joiner = FragmentJoiner(max_bytes=1000)
+    joiner = FragmentJoiner(max_bytes=10_000)
     one, two = (
-        split_message("n:b:1", b"a" * 900, 300),
-        split_message("n:b:2", b"b" * 900, 300),
+        split_message("n:b:1", b"a" * 9000, 3000),
+        split_message("n:b:2", b"b" * 9000, 3000),
     )
     joiner.add("/t", one[0])
     joiner.add("/t", one[1])
     for fragment in two[:2]:
         joiner.add("/t", fragment)
 
-    assert joiner.add("/t", two[2]) == b"b" * 900
+    assert joiner.add("/t", two[2]) == b"b" * 9000
     assert joiner.add("/t", one[2]) is None
+
+
+@pytest.mark.attack("fragments of messages that never become whole", "493 MiB")
+def test_fragments_without_end_fill_no_memory_and_displace_no_others(
+    report: Callable[..., None],
+) -> None:
+    """Ids and topics count as data does; the sender with the most bytes gives way."""
+    ids = [f"{n:06d}" + "x" * 250_000 for n in range(40)]
+    ids += [f"{n:063d}:{'b' * 32}:{n:019d}" for n in range(1500)]
+    payload = random.Random(1).randbytes(MAX_PAYLOAD_BYTES)
+    first, *others = split_message("n:b:1", payload, 1200)
+    joiner = FragmentJoiner()
+    joiner.add("/t", first, "n")
+    tracemalloc.start()
+    try:
+        for number, message_id in enumerate(ids):
+            hostile = Fragment(message_id, number, 10_000, number, b"").encode()
+            topic = f"/{number:06d}/{'山' * (MAX_TOPIC_CHARS - 8)}"
+            with suppress(BatchError):
+                joiner.add(topic, Fragment.decode(hostile), "evil")
+        size_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    report(memory_mib=[size_bytes / 2**20])
+    results = [joiner.add("/t", fragment, "n") for fragment in others]
+
+    assert size_bytes < 1.25 * MAX_PARTIAL_BYTES
+    assert results[-1] == payload
 
 
 @pytest.mark.parametrize(
@@ -143,6 +176,8 @@ def test_unfinished_messages_do_not_fill_the_memory() -> None:
         [1, 0, 1, 0, b"x"],
         ["n:b:1", 0, 1, 0, "x"],
         ["n:b:1", True, 2, 0, b"x"],
+        ["n:b", 0, 2, 0, b"x"],
+        ["n" * 250_000, 0, 2, 0, b"x"],
     ],
 )
 def test_malformed_fragment_is_refused(value: object) -> None:

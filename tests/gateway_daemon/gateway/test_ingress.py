@@ -22,6 +22,7 @@ from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.incoming import ReceivedPublication
 from gateway_daemon.gateway.ingress import (
     PUBLICATION_BYTES,
     REDELIVERY_STATE_KEY,
@@ -32,11 +33,11 @@ from gateway_daemon.gateway.ingress import (
 )
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
-from spatial_mqtt.batching import BatchItem, encode_batch
+from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
 from spatial_mqtt.senml import MAX_SEQ, MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.topics import BATCH_CONTENT
+from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker
@@ -344,6 +345,32 @@ def test_largest_numbers_of_a_node_do_not_end_the_gateway(
         ingress._process([publication])  # noqa: SLF001
 
     assert {message.payload for message in queue.lease(10)} == {pack, b"aged"}
+
+
+def test_fragments_on_many_topics_do_not_displace_those_of_another_node(
+    ingress: Ingress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher's name counts: a coarse cell has any number of topics."""
+    queue = MemoryQueue("gw", "b", 10**6, time.monotonic)
+    monkeypatch.setattr(ingress._lanes, "_make_queue", lambda _broker: queue)  # noqa: SLF001
+    broker = BrokerInfo("127.0.0.1", free_port())
+    ingress._lanes.apply_table(BrokerTable(1, (BrokerEntry("/", broker),)))  # noqa: SLF001
+
+    def arrive(topic: str, fragment: Fragment) -> None:
+        message = IncomingMessage(
+            topic, fragment.encode(), 1, False, None, None, "n:b:1", (1, 1),
+            FRAGMENT_CONTENT,
+        )  # fmt: skip
+        ingress._process([ReceivedPublication.parse(message)])  # noqa: SLF001
+
+    first, last = split_message("n:b:1", bytes(200_000), 100_000)
+    arrive("/from/n/1/0", first)
+    for number in range(40):
+        hostile = Fragment(f"evil:b:{number}", 0, 2, 1, bytes(50_000))
+        arrive(f"/from/evil/1/{number}", hostile)
+    arrive("/from/n/1/0", last)
+
+    assert [message.payload for message in queue.lease(10)] == [bytes(200_000)]
 
 
 def test_lost_session_clears_the_marks_on_disk(
