@@ -224,6 +224,19 @@ class BatchingClient(paho.Client):
         if mids:
             self._send(codec.PUBACK, [codec.encode_pubacks(mids)])
 
+    def loop_stop(self) -> MQTTErrorCode:
+        """End paho's thread.
+
+        paho reads `_thread` three times, and fails if the thread ends meanwhile.
+        """
+        thread = self._thread
+        if thread is None:
+            return MQTTErrorCode.MQTT_ERR_INVAL
+        self._thread_terminate = True
+        if thread is not threading.current_thread():
+            thread.join()
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
         """Read all received data; called by paho's thread."""
         if self._sock is None:

@@ -137,6 +137,34 @@ def test_publication_at_connack_does_not_stop_both_threads() -> None:
     assert not publisher.is_alive()
 
 
+class EndingClient(BatchingClient):
+    """paho's thread ends when it has been looked at once, and is then forgotten."""
+
+    _found: threading.Thread | None = None
+
+    @property
+    def _thread(self) -> threading.Thread | None:
+        found, self._found = self._found, None
+        return found
+
+    @_thread.setter
+    def _thread(self, thread: threading.Thread | None) -> None:
+        self._found = thread
+
+
+def test_network_thread_may_end_while_it_is_stopped() -> None:
+    """A broker that ended the connection at once sometimes ended the program."""
+    policy = tcp.ConnectPolicy(lambda _: True)
+    client = EndingClient(Session("a"), 1, print, print, policy)
+    thread = threading.Thread(target=threading.Event().wait, args=(0.1,))
+    client._thread = thread  # noqa: SLF001 - of paho
+    thread.start()
+
+    assert client.loop_stop() == paho.MQTT_ERR_SUCCESS
+    assert not thread.is_alive()
+    assert client.loop_stop() == paho.MQTT_ERR_INVAL
+
+
 @pytest.mark.broker
 def test_message_without_properties_has_none(broker: Broker, connect: Connect) -> None:
     """Plain MQTT messages are accepted."""
