@@ -109,6 +109,7 @@ class Autoscaler:
 
     Attributes:
         is_starting: Whether the command that starts a server runs.
+        stopping: Servers for which the command that stops them runs.
         unreachable: Brokers that the Manager does not reach.
     """
 
@@ -119,6 +120,7 @@ class Autoscaler:
         self._loads: dict[BrokerInfo, tuple[float, LoadReport]] = {}
         self._decisions: deque[DecisionReport] = deque(maxlen=MAX_DECISIONS)
         self.is_starting = False
+        self.stopping: set[BrokerInfo] = set()
         self.unreachable: frozenset[BrokerInfo] = frozenset()
 
     def record_load(self, load: LoadReport, now_s: float) -> None:
@@ -204,9 +206,10 @@ class Autoscaler:
         gateways = _gateway_servers(registry, loads, pool["gateway"])
         used = {server.server for server in (*brokers, *gateways)}
         here = {entry.broker_info for entry in registry.gateways}
+        taken = used | self.stopping
         free = {
-            "broker": tuple(w for w in pool["broker"] if w not in used),
-            "gateway": tuple(w for w in pool["gateway"] if w in here - used),
+            "broker": tuple(w for w in pool["broker"] if w not in taken),
+            "gateway": tuple(w for w in pool["gateway"] if w in here - taken),
         }
         return ScalingSituation(
             (*brokers, *gateways),
@@ -414,7 +417,8 @@ class AutoscaleExecutor:
             self._autoscaler.is_starting = True
             command = (*scaling.start_command, decision.kind, decision.area)
             self._run(command, decision, self._on_result)
-        if decision.action == "stop" and scaling.stop_command:
+        if decision.action == "stop" and decision.server and scaling.stop_command:
+            self._autoscaler.stopping.add(decision.server)
             command = (
                 *scaling.stop_command,
                 decision.kind,
@@ -434,6 +438,8 @@ class AutoscaleExecutor:
         decision = result.decision
         if decision.action == "start":
             self._autoscaler.is_starting = False
+        if decision.server is not None:
+            self._autoscaler.stopping.discard(decision.server)
         if result.failure is not None:
             rule = f"a command that succeeds ({result.failure})"
             raise FieldError(

@@ -1,7 +1,11 @@
 """From load reports to decisions and their execution."""
 
+import time
+from collections.abc import Iterator, Sequence
+
 import msgspec
 import pytest
+from conftest import free_port
 
 from gateway_daemon.gateway.load_report import (
     MAX_CELLS,
@@ -11,13 +15,18 @@ from gateway_daemon.gateway.load_report import (
 )
 from gateway_daemon.manager.autoscaler import (
     LOAD_STALE_S,
+    AutoscaleExecutor,
     Autoscaler,
     AutoscaleSettings,
     apply_decision,
     spare_key,
 )
+from gateway_daemon.manager.broker_rates import BrokerRateMonitor, CommandResult
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.scaling_policy import ScalingDecision, ScalingLimits
+from service_runtime.errors import FieldError
+from service_runtime.tls import Endpoint
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import MAX_TOPIC_CHARS
@@ -198,3 +207,38 @@ def test_decisions_survive_a_restart() -> None:
     other.restore(report)
 
     assert other.make_report(registry(G1), {}, 0.0).decisions == report.decisions
+
+
+@pytest.fixture
+def rates() -> Iterator[BrokerRateMonitor]:
+    """Rates of brokers that are out of reach."""
+    nobody = Endpoint("127.0.0.1", free_port())
+    monitor = BrokerRateMonitor(
+        "m",
+        lambda _broker, session, handler: Connection(nobody, session, handler),
+        time.monotonic,
+    )
+    yield monitor
+    monitor.stop()
+
+
+def test_broker_that_is_being_stopped_gets_no_area(rates: BrokerRateMonitor) -> None:
+    """The command may take minutes; after a failure the broker is free again."""
+    limits = ScalingLimits(cooldown_s=0.0, calm_s=0.0)
+    autoscaler = Autoscaler(AutoscaleSettings("on", limits, stop_command=("stop",)))
+    commands: list[tuple[Sequence[str], ScalingDecision]] = []
+    executor = AutoscaleExecutor(
+        autoscaler, rates, lambda command, for_, _: commands.append((command, for_))
+    )
+    key = spare_key("broker", B3)
+    known = registry(G1).with_value(key.kind, key.name, B3, 1)
+    for at_s in range(3):
+        executor.run_once(known, at_s, 1)
+
+    ((command, decision),) = commands
+    assert command == ("stop", "broker", f"mqtt://{B3}")
+    assert autoscaler.current_situation(known, {}, 3.0).free["broker"] == ()
+
+    with pytest.raises(FieldError, match="stop_command"):
+        executor.on_command_result(CommandResult(decision, "", "status 1"), known, 1)
+    assert autoscaler.current_situation(known, {}, 3.0).free["broker"] == (B3,)
