@@ -207,6 +207,7 @@ class Autoscaler:
         used = {server.server for server in (*brokers, *gateways)}
         here = {entry.broker_info for entry in registry.gateways}
         taken = used | self.stopping
+        can_stop = bool(self.settings.stop_command)
         free = {
             "broker": tuple(w for w in pool["broker"] if w not in taken),
             "gateway": tuple(w for w in pool["gateway"] if w in here - taken),
@@ -214,7 +215,7 @@ class Autoscaler:
         return ScalingSituation(
             (*brokers, *gateways),
             {part: free[part] for part in SERVER_KINDS},
-            started["broker"] | started["gateway"],
+            started["broker"] | started["gateway"] if can_stop else frozenset(),
             self._may_start(started, used),
             self.unreachable,
         )
@@ -417,7 +418,7 @@ class AutoscaleExecutor:
             self._autoscaler.is_starting = True
             command = (*scaling.start_command, decision.kind, decision.area)
             self._run(command, decision, self._on_result)
-        if decision.action == "stop" and decision.server and scaling.stop_command:
+        if decision.action == "stop" and decision.server is not None:
             self._autoscaler.stopping.add(decision.server)
             command = (
                 *scaling.stop_command,

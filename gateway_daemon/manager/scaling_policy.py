@@ -110,7 +110,7 @@ class ScalingSituation:
     Attributes:
         areas: Every served area.
         free: Standby servers that serve nothing.
-        started: Standby servers that our command started, and may stop.
+        started: Standby servers that our commands started and can stop.
         may_start: Kinds of which our command may start one more now.
         unreachable: Brokers that get no area.
     """

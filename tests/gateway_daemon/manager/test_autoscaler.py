@@ -158,9 +158,10 @@ def test_started_broker_is_standby_on_every_manager() -> None:
     """It is in the registry, so another Manager may use and stop it."""
     key = spare_key("broker", B3)
     known = registry(G1).with_value(key.kind, key.name, B3, 1)
-    situation = scaler().current_situation(known, {}, 0.0)
+    situation = scaler(stop_command=("stop",)).current_situation(known, {}, 0.0)
     assert situation.free["broker"] == (B2, B3)
     assert situation.started == {B3}
+    assert not scaler().current_situation(known, {}, 0.0).started, "none can be stopped"
 
     gone = known.with_value(key.kind, key.name, None, 2)
     assert scaler().current_situation(gone, {}, 0.0).free["broker"] == (B2,)
