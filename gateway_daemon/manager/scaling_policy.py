@@ -165,16 +165,18 @@ class ScalingPlanner:
         self._watch(situation, now_s)
         if now_s < self._cooldown_until_s:
             return None
+        hot = [
+            self._relieve(server, situation) for server in self._hot(situation, now_s)
+        ]
         decision = (
             self._join_lost(situation, now_s)
-            or self._relieve(situation, now_s)
+            or next((d for d in hot if d.action != "nothing"), None)
             or self._join_or_stop(situation, now_s)
+            or next((d for d in hot if (d.kind, d.area) not in self._reported), None)
         )
         if decision is None:
             return None
         if decision.action == "nothing":
-            if (decision.kind, decision.area) in self._reported:
-                return None
             self._reported.add((decision.kind, decision.area))
         else:
             self._cooldown_until_s = now_s + self._limits.cooldown_s
@@ -254,40 +256,38 @@ class ScalingPlanner:
                 )
         return None
 
-    def _relieve(
-        self, situation: ScalingSituation, now_s: float
-    ) -> ScalingDecision | None:
-        hold_s = self._limits.hold_s
+    def _hot(self, situation: ScalingSituation, now_s: float) -> list[AreaLoad]:
+        """Areas that have been hot for `hold_s`, the hottest first."""
         hot = [
             server
             for server in situation.areas
-            if now_s - self._hot_since_s.get(server.key, now_s) >= hold_s
-            and server.key in self._hot_since_s
+            if server.key in self._hot_since_s
+            and now_s - self._hot_since_s[server.key] >= self._limits.hold_s
         ]
-        if not hot:
-            return None
-        worst = max(hot, key=lambda s: (self.heat(s)[0], s.per_s))
-        why = f"{worst.server} {self.heat(worst)[1]} for {hold_s:.0f} s"
-        taken = {s.area for s in situation.areas if s.kind == worst.kind}
-        cut = best_partition(worst.cells, worst.area, taken)
+        return sorted(hot, key=lambda s: (self.heat(s)[0], s.per_s), reverse=True)
+
+    def _relieve(self, hot: AreaLoad, situation: ScalingSituation) -> ScalingDecision:
+        why = f"{hot.server} {self.heat(hot)[1]} for {self._limits.hold_s:.0f} s"
+        taken = {s.area for s in situation.areas if s.kind == hot.kind}
+        cut = best_partition(hot.cells, hot.area, taken)
         if cut is None:
             reason = f"{why}, but all of it is in one cell"
-            return ScalingDecision("nothing", worst.kind, worst.area, None, reason)
+            return ScalingDecision("nothing", hot.kind, hot.area, None, reason)
         area, share = cut
-        why = f"{why}; {area} is {share:.0%} of {worst.area}"
-        free = situation.free.get(worst.kind, ())
+        why = f"{why}; {area} is {share:.0%} of {hot.area}"
+        free = situation.free.get(hot.kind, ())
         for standby in free:
             if standby not in situation.unreachable:
-                return ScalingDecision("split", worst.kind, area, standby, why)
+                return ScalingDecision("split", hot.kind, area, standby, why)
         lack = "no standby is free"
         if free:
             names = ", ".join(map(str, free))
             lack = f"the free standby servers are out of reach: {names}"
         action: ScalingAction = (
-            "start" if worst.kind in situation.may_start else "nothing"
+            "start" if hot.kind in situation.may_start else "nothing"
         )
         why += f", {'and' if action == 'start' else 'but'} {lack}"
-        return ScalingDecision(action, worst.kind, area, None, why)
+        return ScalingDecision(action, hot.kind, area, None, why)
 
     def _join_or_stop(
         self, situation: ScalingSituation, now_s: float

@@ -113,6 +113,36 @@ def test_load_in_one_cell_is_reported_and_not_split() -> None:
     assert "all of it is in one cell" in decision.reason
 
 
+def test_area_that_cannot_be_split_delays_no_other() -> None:
+    """Each that cannot is reported once, after what can be done."""
+    stuck = replace(WORLD, area="/2", server=B3, age_s=600.0, cells={"/2/1": 1.0})
+    also_stuck = replace(stuck, area="/1", age_s=500.0, cells={"/1/1": 1.0})
+    situation = ScalingSituation((also_stuck, stuck, WORLD), {"broker": (B2,)})
+    calm = ScalingSituation((also_stuck, stuck, COOL))
+    planner = ScalingPlanner(LIMITS)
+    found = decide_each_second(planner, situation, 0, 31)
+    later = decide_each_second(planner, calm, 31, 200)
+
+    assert [(at, d.action, d.server) for at, d in found] == [(30, "split", B2)]
+    assert [(d.action, d.area) for _, d in later] == [
+        ("nothing", "/2"), ("nothing", "/1"),
+    ]  # fmt: skip
+
+
+def test_calm_area_is_joined_while_another_lacks_a_standby() -> None:
+    """Its broker is then free for the hot area."""
+    planner = ScalingPlanner(LIMITS)
+    spare = AreaLoad("broker", "/3/1", B2, per_s=100.0, is_spare=True)
+    calm = replace(spare, per_s=1.0)
+    hot = replace(WORLD, area="/2", server=B3, cells={"/2/1": 1.0, "/2/2": 1.0})
+    decide_each_second(planner, ScalingSituation((COOL, spare, hot)), 0, 10)
+    found = decide_each_second(planner, ScalingSituation((COOL, calm, hot)), 10, 611)
+
+    assert [(at, d.action, d.area) for at, d in found] == [
+        (30, "nothing", "/2/1"), (610, "join", "/3/1"),
+    ]  # fmt: skip
+
+
 def test_calm_spare_area_is_joined_after_calm_s() -> None:
     """Areas that an administrator split are not joined."""
     busy = AreaLoad("broker", "/3/1", B2, per_s=100.0, is_spare=True)
