@@ -450,17 +450,14 @@ def _egress(
         settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
         has_compact_peers=lambda: all(each.has_compact_peers for each in managers),
     )
+    # Of the link, which all lanes share. A gateway's clock is synchronised.
+    limiter = settings.uplink.rate_limiter(
+        lambda: settings.uplink.local_minute(time.time())
+    )
     egress = Egress(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
         make_uplink=lambda _broker, queue: Uplink(
-            queue,
-            sender,
-            links.to_brokers,
-            # A gateway's clock is synchronised.
-            settings.uplink.rate_limiter(
-                lambda: settings.uplink.local_minute(time.time())
-            ),
-            time.monotonic,
+            queue, sender, links.to_brokers, limiter, time.monotonic
         ),
         tls=Endpoint.parse(settings.gateway.broker).tls,
         watchdog=links.watchdog,

@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ class TokenBucket:
         else:
             gained = (now_s - self._at_s) * self.rate_bytes_per_s
             self._tokens = min(self.burst_bytes, self._tokens + max(0.0, gained))
-        self._at_s = now_s
+        self._at_s = max(self._at_s, now_s)
 
 
 MINUTES_PER_DAY = 24 * 60
@@ -116,7 +117,7 @@ class RatePeriod:
 
 
 class RateLimiter:
-    """Rate limiter with a timetable.
+    """Rate limiter with a timetable, which several uplinks may share.
 
     Urgent messages are not delayed, but are charged to the bucket.
 
@@ -139,15 +140,17 @@ class RateLimiter:
         self._periods = tuple(periods)
         self._override_from = override_from
         self._minute = local_minute
+        self._lock = threading.Lock()
         self._rate: float | None = math.nan
         self._bucket = TokenBucket.for_rate(None)
 
     def wait_s(self, priority: int, now_s: float) -> float:
         """Seconds until a message of a priority may be sent; infinite while closed."""
-        self._update_rate(now_s)
-        if priority >= self._override_from:
-            return 0.0
-        return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
+        with self._lock:
+            self._update_rate(now_s)
+            if priority >= self._override_from:
+                return 0.0
+            return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
 
     def lowest_permitted(self, now_s: float) -> int:
         """Lowest priority that may be sent now."""
@@ -161,9 +164,10 @@ class RateLimiter:
 
     def spend(self, size_bytes: int, now_s: float) -> None:
         """Charge bytes that were sent."""
-        self._update_rate(now_s)
-        if self._rate:
-            self._bucket.spend(size_bytes, now_s)
+        with self._lock:
+            self._update_rate(now_s)
+            if self._rate:
+                self._bucket.spend(size_bytes, now_s)
 
     def _update_rate(self, now_s: float) -> None:
         rate = self._current_rate()

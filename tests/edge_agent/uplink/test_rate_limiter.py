@@ -71,6 +71,17 @@ def test_bytes_of_urgent_messages_delay_the_others() -> None:
     assert limiter.wait_s(3, 0.0) == pytest.approx(2.0)
 
 
+def test_time_of_another_uplink_that_lags_gives_no_bytes() -> None:
+    """The lanes of a gateway share a limiter, and each takes the time itself."""
+    limiter = RateLimiter(1000.0)
+    limiter.spend(3500, 10.0)
+    for _ in range(100):
+        limiter.wait_s(3, 10.1)
+        limiter.wait_s(3, 10.0)
+
+    assert limiter.wait_s(3, 10.1) == pytest.approx(1.9)
+
+
 def test_rate_limiter_is_built_from_settings() -> None:
     """From the TOML text to the wait in seconds."""
     link = build_settings(

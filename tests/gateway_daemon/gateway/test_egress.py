@@ -21,7 +21,11 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.app import _egress, _GatewayLinks
+from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.egress import Egress, MakeQueue
+from gateway_daemon.gateway.load_report import TopicMeter
+from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
@@ -308,3 +312,45 @@ def test_message_for_both_brokers_has_one_id(
     egress.apply_table(table)
     egress.put([MessageDraft(2, TOPIC, lambda _id: b"x")])
     assert [m.priority for m in queues[new].lease(9)] == [2]
+
+
+@pytest.mark.broker
+def test_lanes_share_the_rate_of_the_link(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """Urgent messages of one lane pass at once, and delay the others of all lanes."""
+    brokers = [make_broker().endpoint for _ in range(2)]
+    first, second = (BrokerInfo(each.host, each.port) for each in brokers)
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        f'[gateway]\nid = "gw"\nbroker = "mqtt://{first}"\n'
+        f'managers = ["mqtt://{first}"]\ndata = "{tmp_path}"\n'
+        "[uplink]\nrate_bytes_per_s = 100\n"
+    )
+    links = _GatewayLinks(TlsFiles(), LoopWatchdog(time.monotonic), "gw")
+    egress = _egress(
+        read_gateway_settings(file),
+        tmp_path,
+        links,
+        TopicMeter(time.monotonic),
+        None,
+        managers=(),
+    )
+
+    def rows(broker: BrokerInfo, priority: int) -> int:
+        return egress.lane_status()[broker].stats.depth[priority].rows
+
+    egress.apply_table(
+        BrokerTable(1, (BrokerEntry("/1", first), BrokerEntry("/2", second)))
+    )
+    for broker in (first, second):
+        wait_until(lambda broker=broker: egress.lane_status()[broker].is_up)
+    egress.put([MessageDraft(5, "/1/0", lambda _id: bytes(2000)) for _ in range(10)])
+    wait_until(lambda: rows(first, 5) == 0)
+    egress.put([MessageDraft(2, "/2/0", lambda _id: b"x")])
+    for _ in range(2):
+        egress.put([MessageDraft(5, "/2/0", lambda _id: b"x")])
+        wait_until(lambda: rows(second, 5) == 0)
+
+    assert rows(second, 2) == 1
+    egress.close()
