@@ -33,7 +33,7 @@ from gateway_daemon.gateway.downstream import (
     Downstream,
     receiving_session,
 )
-from gateway_daemon.gateway.egress import Egress, Lane
+from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
@@ -369,7 +369,7 @@ def _downstream(
     return Downstream(
         section.id,
         links.to_brokers,
-        Lane(queue, uplink),
+        Lane(queue, ArrivalTimes(time.monotonic()), uplink),
         Endpoint.parse(section.broker),
         parser=DeliveryParser(
             section.default_priority, make_crash_guard(data, "downstream").open()

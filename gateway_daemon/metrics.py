@@ -268,7 +268,7 @@ def _load_metrics(report: AutoscaleReport | None) -> Iterator[Metric]:
     yield Metric(
         "yamamori_area_oldest_seconds",
         "gauge",
-        "Age of the oldest message that waits for an area's broker.",
+        "How long the oldest message for an area's broker has waited at a gateway.",
         tuple(
             MetricSample(a.age_s, labels) for a, labels in named if a.part == "broker"
         ),

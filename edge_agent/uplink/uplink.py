@@ -234,6 +234,11 @@ class Uplink:
         return self._in_flight.messages()
 
     @property
+    def lowest_permitted(self) -> int:
+        """Lowest priority that the rate limit permits now."""
+        return self._limiter.lowest_permitted(self._clock())
+
+    @property
     def withheld_count(self) -> int:
         """Number of messages of another node that are not sent."""
         return self._builder.withheld_count

@@ -7,8 +7,9 @@ cannot be opened, on a full disk; see `Egress.settle`.
 
 import logging
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -38,6 +39,43 @@ lock again before one that waits for it."""
 
 RETIRE_TIMEOUT_S = 10.0
 
+MERGED_SHARE = 0.01
+"""Share of the longest wait within which arrivals have one time, to bound memory."""
+
+
+class ArrivalTimes:
+    """When the messages of a lane entered it, by priority.
+
+    Those of a priority leave in about that order, so their number gives the oldest.
+    Times are not stored: what an earlier process left counts from `opened_s`.
+    """
+
+    def __init__(self, opened_s: float) -> None:
+        self._counts: Counter[int] = Counter()
+        self._times = {p: deque([(0, opened_s)]) for p in LADDER.descending}
+
+    def add(self, priorities: Iterable[int], now_s: float) -> None:
+        """Record messages that enter now."""
+        for priority, count in Counter(priorities).items():
+            self._counts[priority] += count
+            times, at_s = self._times[priority], now_s
+            if times and now_s - times[-1][1] < (now_s - times[0][1]) * MERGED_SHARE:
+                _, at_s = times.pop()
+            times.append((self._counts[priority], at_s))
+
+    def waits_s(self, rows: Mapping[int, int], now_s: float) -> dict[int, float]:
+        """Seconds since the oldest message of each priority that has one entered.
+
+        Args:
+            rows: Number of messages that wait, by priority.
+            now_s: Monotonic.
+        """
+        for priority, times in self._times.items():
+            left = self._counts[priority] - rows.get(priority, 0)
+            while times and times[0][0] <= left:
+                times.popleft()
+        return {p: now_s - times[0][1] for p, times in self._times.items() if times}
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -45,6 +83,7 @@ class Lane:
 
     Attributes:
         queue: The queue.
+        arrivals: When its messages entered it.
         uplink: The uplink; None without a known broker.
         thread: Thread of the uplink.
         moved: Sequence numbers of messages that were moved, and that the uplink still
@@ -52,6 +91,7 @@ class Lane:
     """
 
     queue: Queue
+    arrivals: ArrivalTimes
     uplink: Uplink | None = None
     thread: threading.Thread | None = None
     moved: set[int] = field(default_factory=set)
@@ -78,11 +118,14 @@ class LaneStatus:
         stats: Messages, bytes and counters of the queue.
         ages_s: Age of the oldest message of each priority that has one.
         is_up: Whether the broker is connected.
+        waits_s: How long the oldest message of each priority has been in the lane;
+            without priorities that the rate limit forbids now.
     """
 
     stats: QueueStats
     ages_s: Mapping[int, float]
     is_up: bool = False
+    waits_s: Mapping[int, float] = field(default_factory=dict)
 
 
 MakeQueue = Callable[[BrokerInfo | None], Queue]
@@ -115,6 +158,7 @@ class Egress:
     ) -> None:
         self._fallback = fallback
         self._watchdog = watchdog
+        self._clock = watchdog.clock
         self._count = count_topics
         self._make_queue = make_queue
         self._make_uplink = make_uplink
@@ -122,7 +166,9 @@ class Egress:
         self._lock = threading.RLock()
         self._table = BrokerTable(-1, ())
         self._second: BrokerTable | None = None
-        self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
+        self._lanes: dict[BrokerInfo | None, Lane] = {
+            None: self._new_lane(make_queue(None))
+        }
         self._is_settled = True
         self._closed = threading.Event()
         self._leftovers: dict[BrokerInfo, bool] = {}
@@ -148,7 +194,7 @@ class Egress:
                 if broker in self._lanes:
                     continue
                 try:
-                    self._lanes[broker] = Lane(self._make_queue(broker))
+                    self._lanes[broker] = self._new_lane(self._make_queue(broker))
                 except QueueFileError as error:
                     log.error("the lane to %s is not used: %s", broker, error)  # noqa: TRY400
 
@@ -258,10 +304,7 @@ class Egress:
     def lane_status(self) -> dict[BrokerInfo | None, LaneStatus]:
         """Contents and connection state of each lane."""
         with self._lock:  # keeps lanes from being closed
-            return {
-                broker: LaneStatus(lane.queue.stats(), lane.queue.ages_s(), lane.is_up)
-                for broker, lane in self._lanes.items()
-            }
+            return {broker: self._status(lane) for broker, lane in self._lanes.items()}
 
     def summaries(self, now_s: float) -> list[str]:
         """Summary of each lane: its connection and its queue.
@@ -327,7 +370,27 @@ class Egress:
             lane.uplink.wake()
         if self._fallback is not None:
             self._fallback.on_stored(drafts, ids, lane.uplink)
+        lane.arrivals.add(
+            (d.priority for d, i in zip(drafts, ids, strict=True) if i is not None),
+            self._clock(),
+        )
         return ids
+
+    def _status(self, lane: Lane) -> LaneStatus:
+        stats, ages_s = lane.queue.stats(), lane.queue.ages_s()
+        rows = {p: depth.rows for p, depth in stats.depth.items()}
+        waits_s = lane.arrivals.waits_s(rows, self._clock())
+        lowest = lane.uplink.lowest_permitted if lane.uplink is not None else 0
+        # At most the age: where the newest are sent first, the order is not kept.
+        waits_s = {
+            p: min(waits_s.get(p, 0.0), age_s)
+            for p, age_s in ages_s.items()
+            if p >= lowest
+        }
+        return LaneStatus(stats, ages_s, lane.is_up, waits_s)
+
+    def _new_lane(self, queue: Queue) -> Lane:
+        return Lane(queue, ArrivalTimes(self._clock()))
 
     def _settle(self) -> None:
         """Open the lanes of the table, and move messages to them."""
@@ -348,14 +411,14 @@ class Egress:
             log.error("messages to %a wait without a lane: wrong host", str(broker))
             return False
         try:
-            queue = self._make_queue(broker) if lane is None else lane.queue
+            lane = lane or self._new_lane(self._make_queue(broker))
         except QueueFileError as error:
             log.error("messages to %s wait without a lane: %s", broker, error)  # noqa: TRY400
             return False
-        uplink = self._make_uplink(broker, queue)
+        uplink = self._make_uplink(broker, lane.queue)
         name = f"lane {broker}"
         thread = start_watched_loop(self._watchdog, name, MAX_SILENCE_S, uplink.run)
-        self._lanes[broker] = Lane(queue, uplink, thread)
+        self._lanes[broker] = replace(lane, uplink=uplink, thread=thread)
         uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
         return True
 
@@ -394,7 +457,7 @@ class Egress:
             if is_removed and is_done:
                 self._lanes.pop(broker).queue.close()
             elif is_removed:
-                self._lanes[broker] = Lane(lane.queue)
+                self._lanes[broker] = Lane(lane.queue, lane.arrivals)
         return is_done
 
     def _move(self, move: "_Move") -> bool:

@@ -32,7 +32,8 @@ class LaneLoad(msgspec.Struct, frozen=True):
     Attributes:
         broker: The broker.
         rows: Number of messages.
-        age_s: Age of the oldest message.
+        age_s: Seconds that the oldest message has been in the lane, of those that the
+            rate limit permits. An age before the gateway is no load of the broker.
     """
 
     broker: BrokerInfo
@@ -166,7 +167,7 @@ class LoadReporter:
             LaneLoad(
                 broker,
                 sum(depth.rows for depth in lane.stats.depth.values()),
-                round(max(lane.ages_s.values(), default=0.0), 3),
+                round(max(lane.waits_s.values(), default=0.0), 3),
             )
             for broker, lane in self._lanes.lane_status().items()
             if broker is not None

@@ -80,7 +80,7 @@ class AreaLoad:
     Attributes:
         area: Area that it serves.
         per_s: Messages per second.
-        age_s: Age of the oldest message that waits for it; brokers only.
+        age_s: How long the oldest message has waited at a gateway; brokers only.
         cpu: Busy share of its machine; gateways only.
         cells: Messages per second, by topic.
         is_spare: Whether it came from the standby and may return there.

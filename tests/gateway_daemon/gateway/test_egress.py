@@ -19,12 +19,17 @@ from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _egress, _GatewayLinks
 from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.egress import Egress, MakeQueue
-from gateway_daemon.gateway.load_report import TopicMeter
+from gateway_daemon.gateway.load_report import (
+    CpuMeter,
+    LoadReport,
+    LoadReporter,
+    TopicMeter,
+)
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
@@ -32,6 +37,8 @@ from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
 from spatial_mqtt.senml import MessageId
 
 TOPIC = "/3/1/2"
+
+LoadOf = Callable[[MemoryQueue, RateLimiter], tuple[Egress, Callable[[], float]]]
 
 
 class Clock:
@@ -57,21 +64,21 @@ def queues() -> dict[BrokerInfo | None, MemoryQueue]:
 
 
 @pytest.fixture
-def make_egress() -> Iterator[Callable[[MakeQueue], Egress]]:
+def make_egress() -> Iterator[Callable[..., Egress]]:
     """Makes the egress of a gateway before its first table."""
     made: list[Egress] = []
 
-    def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
-        return Uplink(
-            queue,
-            SenderProfile("gw", is_relay=True),
-            Connection,
-            RateLimiter(),
-            time.monotonic,
-        )
+    def make(
+        make_queue: MakeQueue,
+        limiter: RateLimiter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Egress:
+        def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
+            profile = SenderProfile("gw", is_relay=True)
+            limit = limiter or RateLimiter()
+            return Uplink(queue, profile, Connection, limit, time.monotonic)
 
-    def make(make_queue: MakeQueue) -> Egress:
-        watchdog = LoopWatchdog(time.monotonic)
+        watchdog = LoopWatchdog(clock)
         made.append(Egress(make_queue, make_uplink, tls=False, watchdog=watchdog))
         return made[-1]
 
@@ -82,7 +89,7 @@ def make_egress() -> Iterator[Callable[[MakeQueue], Egress]]:
 
 @pytest.fixture
 def egress(
-    make_egress: Callable[[MakeQueue], Egress],
+    make_egress: Callable[..., Egress],
     clock: Clock,
     queues: dict[BrokerInfo | None, MemoryQueue],
 ) -> Egress:
@@ -177,7 +184,7 @@ def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
 
 
 def test_urgent_messages_move_although_others_are_refused(
-    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+    tmp_path: Path, make_egress: Callable[..., Egress]
 ) -> None:
     """The other lane is full of the readings of one node; real files."""
     budget = Budget(100_000, is_shared=True)
@@ -212,7 +219,7 @@ def test_urgent_messages_move_although_others_are_refused(
 
 
 def test_alarm_is_stored_while_a_backlog_moves(
-    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+    tmp_path: Path, make_egress: Callable[..., Egress]
 ) -> None:
     """Real files: the backlog of a day takes minutes."""
 
@@ -240,7 +247,7 @@ def test_alarm_is_stored_while_a_backlog_moves(
 
 
 def test_message_comes_back_with_its_area(
-    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+    tmp_path: Path, make_egress: Callable[..., Egress]
 ) -> None:
     """To its first broker, and to no broker; real files, which remember its id."""
 
@@ -271,7 +278,7 @@ def test_message_comes_back_with_its_area(
     "every gateway ended, or wrote outside its folder",
 )
 def test_broker_with_an_impossible_host_gets_no_lane(
-    tmp_path: Path, make_egress: Callable[[MakeQueue], Egress]
+    tmp_path: Path, make_egress: Callable[..., Egress]
 ) -> None:
     """A Manager of an earlier version lists it; the other brokers are served."""
     folder = tmp_path / "data" / "lanes"
@@ -312,6 +319,71 @@ def test_message_for_both_brokers_has_one_id(
     egress.apply_table(table)
     egress.put([MessageDraft(2, TOPIC, lambda _id: b"x")])
     assert [m.priority for m in queues[new].lease(9)] == [2]
+
+
+@pytest.fixture
+def load_s(make_egress: Callable[..., Egress], clock: Clock) -> LoadOf:
+    """The time that a load report gives for the lane of a queue, to be called again."""
+
+    def start(
+        queue: MemoryQueue, limiter: RateLimiter
+    ) -> tuple[Egress, Callable[[], float]]:
+        broker = BrokerInfo("127.0.0.1", free_port())
+        unrouted = MemoryQueue("gw", "b", 10**6, clock)
+        egress = make_egress(lambda each: queue if each else unrouted, limiter, clock)
+        egress.apply_table(BrokerTable(1, (BrokerEntry("/", broker),)))
+        reports: list[LoadReport] = []
+        meter, cpu = TopicMeter(clock), CpuMeter()
+        reporter = LoadReporter(broker, egress, meter, cpu, [reports.append])
+
+        def age_s() -> float:
+            reporter.publish_report()
+            return reports[-1].lanes[0].age_s
+
+        return egress, age_s
+
+    return start
+
+
+def test_load_of_a_lane_is_the_time_in_it_and_not_the_age_of_its_messages(
+    load_s: LoadOf, clock: Clock
+) -> None:
+    """A node's backlog of two hours that passes at once is no load."""
+    late = MessageDraft(2, TOPIC, lambda _id: b"x", age_s=7200.0)
+    queue = MemoryQueue("gw", "b", 10**6, clock)
+    queue.put([late, late])
+    clock.now_s += 50.0
+    egress, age_s = load_s(queue, RateLimiter())
+    clock.now_s += 7.0
+    assert age_s() == 7.0, "what an earlier process left counts from the start"
+
+    for _ in range(60):
+        queue.ack([message.seq for message in queue.lease(9)])
+        egress.put([late, late])
+        clock.now_s += 1.0
+    assert age_s() == 1.0
+    for _ in range(400):
+        egress.put([late])
+        clock.now_s += 1.0
+    assert age_s() == 401.0
+    queue.ack([message.seq for message in queue.lease(102)])
+    assert age_s() == pytest.approx(300.0, rel=0.02)
+
+
+def test_messages_that_must_not_be_sent_now_are_no_load(
+    load_s: LoadOf, clock: Clock
+) -> None:
+    """Another broker would not send them either."""
+    queue = MemoryQueue("gw", "b", 10**6, clock)
+    closed = RateLimiter(None, [RatePeriod(0, 0, 0.0)], 4, lambda: 0)
+    egress, age_s = load_s(queue, closed)
+    egress.put([MessageDraft(2, TOPIC, lambda _id: b"x")])
+    clock.now_s += 100.0
+    assert age_s() == 0.0
+
+    egress.put([MessageDraft(4, TOPIC, lambda _id: b"x")])
+    clock.now_s += 3.0
+    assert age_s() == 3.0
 
 
 @pytest.mark.broker
