@@ -502,9 +502,11 @@ def _lane_file(broker: BrokerInfo | None) -> str:
 
 
 def _stored_lanes(data: Path) -> Iterator[BrokerInfo]:
-    """Brokers whose lanes have a file."""
-    for path in sorted((data / "lanes").glob("*-*.db")):
-        host, _, port = path.stem.rpartition("-")
+    """Brokers whose lanes have a file, or only its log."""
+    found = (data / "lanes").glob("*-*.db*")
+    names = {path.name.removesuffix("-wal") for path in found}
+    for name in sorted(each for each in names if each.endswith(".db")):
+        host, _, port = name.removesuffix(".db").rpartition("-")
         if port.isdecimal():
             yield BrokerInfo(host, int(port))
 

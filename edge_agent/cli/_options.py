@@ -8,6 +8,7 @@ from gpiozero.exc import BadPinFactory
 from edge_agent import config
 from edge_agent.config import NodeSettings
 from edge_agent.queue.base import QueueFileError
+from edge_agent.queue.recovery import has_only_its_log
 from service_runtime import lifecycle
 from service_runtime.settings import SettingsError
 
@@ -35,7 +36,7 @@ def read_settings(path: Path) -> NodeSettings:
 
 
 def find_queue_file(node: NodeSettings, *, may_be_new: bool = False) -> Path:
-    """The queue file of the agent, which must exist.
+    """The queue file of the agent, which must exist, or its log.
 
     Args:
         node: The node's settings.
@@ -46,7 +47,9 @@ def find_queue_file(node: NodeSettings, *, may_be_new: bool = False) -> Path:
         QueueFileError: There is no such file.
     """
     file = Path(node.settings.queue.path)
-    if file.is_file() or (may_be_new and file.is_absolute()):
+    if file.is_file() or has_only_its_log(file):
+        return file
+    if may_be_new and file.is_absolute():
         return file
     reason = "there is no such file; has the agent run yet?"
     if not file.is_absolute():

@@ -12,7 +12,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,6 +56,7 @@ from edge_agent.commissioning.sensor_check import (
 )
 from edge_agent.config import NodeSettings
 from edge_agent.notices import check_notice_keys
+from edge_agent.queue.file_lifecycle import find_damage
 from edge_agent.queue.inspection import processes_using
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
@@ -124,7 +125,7 @@ class CheckOptions:
     help="Write the output also to a file that Windows can show, such as on the card.",
 )
 def check(path: Path, **arguments: object) -> None:
-    """Check the settings, read every sensor, test the link. The queue is not opened.
+    """Check the settings, read every sensor, test the link. The queue is only read.
 
     The status is 0 when everything passes, 1 when something fails, 78 when the
     settings are wrong.
@@ -227,6 +228,7 @@ def _check_machine(
         *check_data_folder("queue.path", queue.parent, f"{queue.name}*"),
         *(check_queue_place(user, queue) if user is not None else ()),
         *(user.check_tls(tls) if user is not None else ()),
+        *check_queue_file(queue),
         *check_disk(queue.parent),
         *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
         *check_certificate_areas(tls, place, areas),
@@ -254,6 +256,15 @@ def check_queue_place(
     if not is_made and found.stat().st_uid != user.uid:
         remedy = f"install -d -o {user.uid} -g {user.uid} {queue.parent}"
         yield finding("queue.path", rule, str(queue), remedy)
+
+
+def check_queue_file(queue: Path) -> Iterator[MachineFinding]:
+    """Check that the queue file is sound; nothing if it is, or cannot be read."""
+    with suppress(OSError):  # the check of its folder names that
+        is_in_use = bool(processes_using(queue))
+        if damage := find_damage(queue, is_in_use=is_in_use):
+            remedy = "restart the agent, which recovers what can be read; see runbook 8"
+            yield finding("queue.path", "be sound", str(queue), f"{damage}: {remedy}")
 
 
 def _machine(node: NodeSettings) -> NodeIdentification:

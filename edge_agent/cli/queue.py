@@ -25,7 +25,7 @@ from edge_agent.cli._options import (
 from edge_agent.queue import schema
 from edge_agent.queue.base import MessageDraft, QueueError
 from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.inspection import read_counters, refuse_emptied
 from edge_agent.queue.store import DROPPED_PURGED, CounterDeltas, QueueRow, Store
 from service_runtime import lifecycle
 from service_runtime.errors import FieldError
@@ -188,6 +188,7 @@ class _QueueFile:
 
     def __init__(self, path: Path) -> None:
         self._file = find_queue_file(config.read_node_settings(path))
+        refuse_emptied(self._file)
         self._db = sqlite3.connect(
             f"{self._file.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None
         )

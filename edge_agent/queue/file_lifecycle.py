@@ -8,12 +8,19 @@ import os
 import sqlite3
 import stat
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
 from edge_agent.queue.base import QueueFileError
-from edge_agent.queue.recovery import count_lost_commits, salvage
+from edge_agent.queue.recovery import (
+    EMPTIED,
+    connect_read_only,
+    count_lost_commits,
+    has_only_its_log,
+    salvage,
+    size_of,
+)
 from edge_agent.queue.schema import (
     FORMAT,
     check_integrity,
@@ -240,9 +247,7 @@ class QueueFile:
     def _connect(self, is_alone: bool) -> sqlite3.Connection:
         if is_alone and Path(f"{self.path}.salvaged").exists():
             self._swap_in_salvaged()
-        # Before SQLite opens the file: it discards the log behind a damaged frame.
-        if is_alone and (commits := count_lost_commits(self.path)):
-            self._replace_damaged(f"{commits} commits follow a damaged part of its log")
+        self._save_log(is_alone)
         try:
             return self._connect_checked(is_alone)
         except sqlite3.DatabaseError as error:
@@ -254,6 +259,21 @@ class QueueFile:
                 raise
             self._replace_damaged(str(error))
             return _connect_migrated(self.path)
+
+    def _save_log(self, is_alone: bool) -> None:
+        """Recover a log of which SQLite would discard commits when it opens the file.
+
+        It deletes the log beside an empty file, and ignores what follows a damaged
+        frame.
+        """
+        if has_only_its_log(self.path):
+            if not is_alone:
+                raise QueueFileError(str(self.path), EMPTIED)
+            self._replace_damaged(EMPTIED)
+        elif is_alone and (commits := count_lost_commits(self.path)):
+            self._replace_damaged(f"{commits} commits follow a damaged part of its log")
+        elif is_alone and self.path.exists() and size_of(self.path) == 0:
+            log.warning("queue file %s is empty; messages in it are lost", self.path)
 
     def _connect_checked(self, is_alone: bool) -> sqlite3.Connection:
         """Open and check the file; limited in time, because sensors wait for it."""
@@ -275,6 +295,8 @@ class QueueFile:
         or a complete salvaged one, which the next open swaps in.
         """
         log.error("queue file %s is set aside: %s", self.path, reason)
+        if not self.path.exists():  # its name numbers the files that are kept
+            open(self.path, "ab", opener=_open_no_link).close()
         new = Path(f"{self.path}.new")
         for file in _with_log_files(new):
             file.unlink(missing_ok=True)
@@ -300,8 +322,36 @@ class QueueFile:
             if file.exists():
                 file.rename(kept)
         Path(f"{self.path}.salvaged").rename(self.path)
-        log.error("the damaged queue file is kept as %s", aside)
+        names = [str(each) for each in _with_log_files(aside)[:2] if each.exists()]
+        log.error("the damaged queue file is kept as %s", " and ".join(names))
         return aside
+
+
+def find_damage(path: Path, *, is_in_use: bool) -> str | None:
+    """Damage that the next start would find in a queue file, which is only read.
+
+    Args:
+        path: The file; it need not exist yet.
+        is_in_use: Whether a process uses it, and so may write its log meanwhile.
+
+    Returns:
+        What is wrong; None for nothing, or if the file cannot be read.
+    """
+    if has_only_its_log(path):
+        return EMPTIED
+    if not path.exists():
+        return None
+    if not is_in_use and (commits := count_lost_commits(path)):
+        return f"{commits} commits follow a damaged part of its log"
+    try:
+        with closing(connect_read_only(path, is_in_use=is_in_use)) as db:
+            if stored_format(db) == FORMAT:  # an older one has fewer columns
+                check_tables(db)
+            check_integrity(db, CHECK_TIMEOUT_S)
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        return None if code in _NO_DAMAGE else " ".join(str(error).split())
+    return None
 
 
 def _open_no_link(path: str, flags: int) -> int:

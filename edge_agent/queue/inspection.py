@@ -12,6 +12,7 @@ from edge_agent.queue.base import (
     QueueFileError,
     QueueStats,
 )
+from edge_agent.queue.recovery import EMPTIED, has_only_its_log
 from edge_agent.queue.store import COUNTER_COLUMNS, CounterDeltas, Store
 from edge_agent.queue.write_journal import MAX_LOST_KEY
 from spatial_mqtt.senml import MessageId
@@ -26,6 +27,7 @@ def read_counters(path: Path) -> dict[int, dict[str, int]]:
     Raises:
         QueueFileError: The file is not a queue.
     """
+    refuse_emptied(path)
     if not path.is_file():
         raise QueueFileError(str(path), "there is no such file; has the agent run yet?")
     try:
@@ -38,6 +40,13 @@ def read_counters(path: Path) -> dict[int, dict[str, int]]:
         raise QueueFileError(str(path), str(error)) from error
     connection.close()
     return {row.pop("priority"): row for row in rows}
+
+
+def refuse_emptied(path: Path) -> None:
+    """Raise QueueFileError for a file whose log SQLite would delete on open."""
+    if has_only_its_log(path):
+        remedy = "start the agent, or run edge-agent queue repair; both recover them"
+        raise QueueFileError(str(path), f"{EMPTIED}; {remedy}")
 
 
 LOCKS = Path("/proc/locks")

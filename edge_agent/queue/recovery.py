@@ -11,14 +11,23 @@ import json
 import logging
 import sqlite3
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
-from io import BytesIO
+from contextlib import ExitStack, closing, contextmanager
+from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import IO
+from tempfile import TemporaryDirectory
+from typing import IO, NamedTuple
 
-from edge_agent.queue.schema import decode_text
-from edge_agent.queue.store import PAGE_BYTES, CounterDeltas, QueueRow, Store
+from edge_agent.queue.base import ROW_OVERHEAD_BYTES
+from edge_agent.queue.schema import connect, decode_text, migrate
+from edge_agent.queue.store import (
+    DROPPED_DAMAGED,
+    PAGE_BYTES,
+    CounterDeltas,
+    QueueRow,
+    Store,
+)
 from edge_agent.queue.write_journal import GENERATION_KEY, NEXT_SEQ_KEY
 from spatial_mqtt.priority import LADDER
 
@@ -35,6 +44,14 @@ FRAME_BYTES = FRAME_HEAD_BYTES + PAGE_BYTES
 MAX_LOCAL = (PAGE_BYTES - 12) * 64 // 255 - 23
 MIN_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23
 _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
+EMPTIED = "it is missing or empty, and messages are only in its log (-wal)"
+
+PAGE_COUNT_AT = 28
+"""Offset of the number of pages in the header of a file."""
+
+MAX_REBUILT_PAGES = 2**18
+"""A higher number is damage, and would fill the disk."""
 
 TORN_COMMITS = 1
 """Number of commits behind a bad frame that a power cut can leave: the torn one."""
@@ -70,22 +87,79 @@ def salvage(damaged: Path, store: Store, max_bytes: int | None = None) -> int:
         Number of recovered messages.
     """
     changes = CounterDeltas()
-    saved = 0
+    saved: Counter[int] = Counter()
     highest = 0
-    with store.transaction():
-        rows = filter(None, map(_message, _message_records(damaged)))
+    with _readable(damaged) as file, store.transaction():
+        rows = filter(None, map(_message, _message_records(damaged, file)))
         for row in rows if max_bytes is None else _most_urgent(rows, max_bytes):
             if store.insert_if_absent(row):
-                saved += 1
+                saved[row.priority] += 1
                 highest = max(highest, row.seq)
                 changes.add_stored(row.priority, 1, row.cost_bytes)
-        _copy_known_ids(store, _table(damaged, "taken"))
-        state = _table(damaged, "state")
+        _copy_known_ids(store, _table(file, "taken"))
+        state = _table(file, "state")
         _copy_state(store, state or _offers(damaged))
         store.set_state({NEXT_SEQ_KEY: str(highest + 1)})
+        is_known = file != damaged and max_bytes is None
+        lost = _count_lost(file, saved, changes) if is_known else 0
         store.apply_deltas(changes)
-    log.error("%d messages were saved from %s", saved, damaged)
-    return saved
+    log.error("%d messages were saved from %s", saved.total(), damaged)
+    if lost:
+        log.error("at least %d messages of %s are lost", lost, damaged)
+    return saved.total()
+
+
+@contextmanager
+def _readable(damaged: Path) -> Iterator[Path]:
+    """The file that SQLite reads: the damaged one, or one that is made of its log."""
+    if not has_only_its_log(damaged):
+        yield damaged
+        return
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(TemporaryDirectory())
+            file = _rebuild(damaged, Path(folder, "queue.db"))
+        except (OSError, sqlite3.DatabaseError) as error:
+            log.warning("only messages of %s-wal are read: %s", damaged, error)
+            file = damaged
+        yield file
+
+
+def _rebuild(lost: Path, file: Path) -> Path:
+    """Make a file of the newest pages in the log of a lost one.
+
+    A log keeps pages of before its last checkpoint until it overwrites them. The first
+    page, which names the tables, is the same in each file. Of another page that is
+    missing SQLite reads zeros, which it reports as damage.
+    """
+    with closing(connect(str(file))) as db:
+        migrate(db)
+    with _opened(Path(f"{lost}-wal")) as log_file, file.open("r+b") as made:
+        made.truncate(PAGE_BYTES)
+        frames = _by_age(log_file)
+        while frames and not frames[-1].ends_commit:
+            frames.pop()  # of a commit that was not complete
+        for frame in frames:
+            if 0 < frame.number <= MAX_REBUILT_PAGES:
+                made.seek((frame.number - 1) * PAGE_BYTES)
+                made.write(_bytes_at(log_file, frame.at, PAGE_BYTES))
+        count = made.seek(0, SEEK_END) // PAGE_BYTES
+        made.seek(PAGE_COUNT_AT)
+        made.write(struct.pack(">I", count))
+    return file
+
+
+def _count_lost(file: Path, saved: Counter[int], changes: CounterDeltas) -> int:
+    """Count messages of a lost file as dropped that only its counters name."""
+    total = 0
+    for priority, rows, size, *_ in _with_types(_table(file, "tally"), (int,) * 7):
+        if priority not in LADDER.descending or rows * ROW_OVERHEAD_BYTES > size:
+            continue  # damaged
+        for _ in range(rows - saved[priority]):
+            changes.add_stored(priority, 1, 0)
+            changes.add_dropped(priority, 0, DROPPED_DAMAGED)
+            total += 1
+    return total
 
 
 def _most_urgent(rows: Iterator[QueueRow], max_bytes: int) -> list[QueueRow]:
@@ -134,12 +208,20 @@ def count_lost_commits(path: Path) -> int:
             # The frame that ends a commit has the file's size; older ones other salts.
             if not is_valid and frame[8:16] == salts and any(frame[4:8]):
                 count += 1
-    return count if count > TORN_COMMITS or _is_empty(path) else 0
+    return count if count > TORN_COMMITS or size_of(path) == 0 else 0
 
 
-def _is_empty(path: Path) -> bool:
-    """Whether SQLite would delete the log, as it does beside an empty file."""
-    return not path.exists() or path.stat().st_size == 0
+def has_only_its_log(path: Path) -> bool:
+    """Whether a queue file is missing or empty, but its log is not.
+
+    SQLite deletes the log when it opens such a file.
+    """
+    return size_of(path) == 0 and size_of(Path(f"{path}-wal")) > 0
+
+
+def size_of(path: Path) -> int:
+    """Size of a file; 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _checksums(byte_order: str, raw: bytes, sums: Sums) -> Sums:
@@ -158,20 +240,17 @@ def read_records(path: Path) -> Iterator[Record]:
     before is a duplicate for its receiver, which drops it.
     """
     with _opened(path) as file, _opened(Path(f"{path}-wal")) as log_file:
-        frames = [
-            (struct.unpack_from(">I", frame)[0], at + FRAME_HEAD_BYTES)
-            for at, frame in _frames(log_file)
-        ]
+        frames = _by_age(log_file)
         main = _Pages(file, log_file, {})
-        newest = _Pages(file, log_file, dict(frames))
+        newest = _Pages(file, log_file, {each.number: each.at for each in frames})
         number = 1
         while page := main.get(number):
             # A long record continues in other pages: of the file, or of the log.
             for pages in [main, newest] if frames else [main]:
                 yield from _records(page, pages)
             number += 1
-        for _, at in frames:
-            yield from _records(_bytes_at(log_file, at, PAGE_BYTES), newest)
+        for frame in frames:
+            yield from _records(_bytes_at(log_file, frame.at, PAGE_BYTES), newest)
 
 
 class _Pages:
@@ -201,6 +280,37 @@ class _Pages:
             return None
         page = _bytes_at(self._file, (number - 1) * PAGE_BYTES, PAGE_BYTES)
         return page.ljust(PAGE_BYTES, b"\0") if page else None
+
+
+class _LoggedPage(NamedTuple):
+    """A page in a log: by age, its place, its number, whether it ends a commit."""
+
+    age: int
+    at: int
+    number: int
+    ends_commit: bool
+
+
+def _by_age(log_file: IO[bytes]) -> list[_LoggedPage]:
+    """The pages of a log, the newest version of each last.
+
+    After a checkpoint a log begins anew, with a salt that is higher by one, and
+    overwrites its older pages from its start.
+    """
+    live = _salt(_bytes_at(log_file, 0, WAL_HEAD_BYTES), 16)
+    return sorted(
+        _LoggedPage(
+            (_salt(frame, 8) - live - 1) & _MASK,
+            at + FRAME_HEAD_BYTES,
+            struct.unpack_from(">I", frame)[0],
+            any(frame[4:8]),
+        )
+        for at, frame in _frames(log_file)
+    )
+
+
+def _salt(head: bytes, at: int) -> int:
+    return int.from_bytes(head[at : at + 4])
 
 
 def _frames(log_file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -299,15 +409,20 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise ValueError(at)
 
 
-def _message_records(path: Path) -> Iterator[Record]:
-    """Records that may be messages, some of them more than once."""
+def _message_records(path: Path, file: Path) -> Iterator[Record]:
+    """Records that may be messages, some of them more than once.
+
+    Args:
+        path: The damaged file.
+        file: The one that SQLite reads. Made of a log, it may have old pages.
+    """
     try:
-        yield from _read(path, f"SELECT {', '.join(COLUMNS)} FROM message")  # noqa: S608
+        yield from _read(file, f"SELECT {', '.join(COLUMNS)} FROM message")  # noqa: S608
     except sqlite3.DatabaseError as error:
         log.warning("messages of %s are read page by page: %s", path, error)
         yield from read_records(path)
         return
-    if count_lost_commits(path):
+    if file != path or count_lost_commits(path):
         yield from read_records(path)
 
 
@@ -317,19 +432,25 @@ def _table(path: Path, name: str) -> list[Record]:
     try:
         rows.extend(_read(path, f"SELECT * FROM {name}"))  # noqa: S608 - our words
     except sqlite3.DatabaseError as error:
-        log.warning("table %s of %s is damaged: %s", name, path, error)
+        log.warning("table %s is damaged: %s", name, error)
     return rows
 
 
 def _read(path: Path, query: str) -> Iterator[Record]:
-    # Read only: the damaged file is kept unchanged, so its log must not be applied.
-    # On a read-only disk SQLite can open a file without a log only as immutable.
-    wal = Path(f"{path}-wal")
-    has_log = wal.exists() and wal.stat().st_size > 0
-    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
-        db.text_factory = decode_text
+    with closing(connect_read_only(path)) as db:
         yield from db.execute(query)
+
+
+def connect_read_only(path: Path, *, is_in_use: bool = False) -> sqlite3.Connection:
+    """Open a file that is kept unchanged, so that its log is not applied."""
+    if size_of(path) == 0:  # even so SQLite would delete the log
+        raise sqlite3.DatabaseError("the file is empty")
+    # On a read-only disk SQLite can open a file without a log only as immutable.
+    has_log = is_in_use or size_of(Path(f"{path}-wal")) > 0
+    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+    db.text_factory = decode_text
+    return db
 
 
 def _message(record: Record) -> QueueRow | None:

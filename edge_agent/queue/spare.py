@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from edge_agent.queue.base import QueueFileError, SpareReason
-from edge_agent.queue.recovery import salvage
+from edge_agent.queue.recovery import has_only_its_log, salvage
 from edge_agent.queue.schema import connect, migrate
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import Store
@@ -139,7 +139,7 @@ def make_spare(queue: Path, folder: Path) -> Path:
     with closing(connect(str(spare))) as db:
         migrate(db)
         try:
-            if queue.is_file():
+            if queue.is_file() or has_only_its_log(queue):
                 salvage(queue, Store(spare, db), SPARE_BYTES)
             if journal_path(queue).exists():
                 shutil.copyfile(journal_path(queue), journal_path(spare))

@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,42 @@ def test_check_reads_no_sensors_while_the_agent_runs(tmp_path: Path) -> None:
     assert "systemctl stop edge-agent" in result.stdout
     assert "not checked" in result.stdout
     assert left.returncode == 0
+
+
+def damage_page(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[4096 * 2 : 4096 * 3] = random.Random(1).randbytes(4096)
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda file: file.write_bytes(b""), "the file is empty"),
+        (lambda file: file.write_bytes(b"\xa5" * 60_000), "not a database"),
+        (damage_page, "btreeInitPage"),
+        (lambda file: Path(f"{file}-wal").write_bytes(b"log"), None),
+    ],
+)
+def test_check_names_a_damaged_queue_file(
+    tmp_path: Path, damage: Callable[[Path], object], expected: str | None
+) -> None:
+    """It only reads: the next start recovers the messages."""
+    file = tmp_path / "queue.db"
+    SqliteQueue(file, "kochi-0001", "boot", 1_000_000).close()
+    sound = run(tmp_path, "check", "--no-sensors")
+    damage(file)
+    before = {path: path.read_bytes() for path in tmp_path.glob("queue.db*")}
+    result = run(tmp_path, "check", "--no-sensors", "--json")
+    problems = " ".join(json.loads(result.stdout)["problems"])
+
+    assert sound.returncode == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert (result.returncode, bool(problems)) == (
+        (1, True) if expected else (0, False)
+    )
+    assert (expected or "") in problems
+    assert ("queue.path must be sound" in problems) == bool(expected)
 
 
 @pytest.mark.parametrize(

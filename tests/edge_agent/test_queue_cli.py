@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -277,3 +278,34 @@ def test_command_without_a_queue_file_is_an_error(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "has the agent run yet?" in result.output
     assert not (tmp_path / "queue.db").exists()
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Folder of a killed agent whose queue file is gone; its log has ten messages."""
+    queue = open_queue(tmp_path, FakeClock())
+    queue.put([draft(p) for p in range(1, 6)] * 2)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    shutil.copy(tmp_path / "queue.db-wal", folder)
+    queue.close()
+    return folder
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_repair_saves_the_messages_of_a_log_without_its_file(
+    killed: Path, is_emptied: bool
+) -> None:
+    """Commands that only read refuse it, because SQLite would delete the log."""
+    file = killed / "queue.db"
+    if is_emptied:
+        file.touch()
+    log = Path(f"{file}-wal").read_bytes()
+    readers = [run(killed, command) for command in ("stats", "peek", "check")]
+    repaired = run(killed, "repair", "--json")
+
+    assert [result.exit_code for result in readers] == [1, 1, 1]
+    assert all("edge-agent queue repair" in result.stderr for result in readers)
+    assert json.loads(repaired.stdout) == {"saved": 10, "kept": f"{file}.damaged-1"}
+    assert Path(f"{file}.damaged-1-wal").read_bytes() == log
+    assert len(rows(run(killed, "peek", "--json"))) == 10

@@ -20,8 +20,12 @@ from edge_agent.queue.base import (
     QueueStats,
 )
 from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.schema import check_integrity, connect
+from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.recovery import salvage
+from edge_agent.queue.schema import check_integrity, connect, migrate
+from edge_agent.queue.spare import make_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Store
 from spatial_mqtt.senml import MessageId
 
 COUNT = 400
@@ -414,3 +418,144 @@ def put_and_lease(path: Path) -> tuple[QueueStats, set[MessageId]]:
 
     assert set(new) <= leased
     return stats, leased
+
+
+def kill_with_log(folder: Path, routine: bytes) -> tuple[Path, set[MessageId | None]]:
+    """Copy of a queue's files as a kill leaves them, and the ids of its messages."""
+    queue = open_queue(folder / "q.db")
+    ids = set(queue.put([MessageDraft(1, "/t", lambda _id: routine)] * 150))
+    ids |= set(queue.put([MessageDraft(5, "/t", lambda _id: b"alarm")] * 54))
+    queue.put([], {"rain/tips": "12"})
+    killed = folder / "killed"
+    killed.mkdir()
+    for file in folder.glob("q.db*"):
+        shutil.copy(file, killed / file.name)
+    queue.close()
+    return killed / "q.db", ids
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+def test_log_without_its_file_gives_every_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    """SQLite alone deletes the log beside an empty file, without an error."""
+    path, ids = kill_with_log(tmp_path, b"short")
+    log = Path(f"{path}-wal").read_bytes()
+    damage(path)
+
+    queue = open_queue(path)
+    leased = {message.id for message in queue.lease(COUNT)}
+    tips, dropped = queue.get_state("rain/tips"), queue.stats().dropped
+    queue.close()
+
+    assert (leased, tips, sum(dropped.values())) == (ids, "12", 0)
+    assert Path(f"{path}.damaged-1-wal").read_bytes() == log
+    assert f"{path}.damaged-1 and {path}.damaged-1-wal" in caplog.text
+
+
+def test_log_of_the_last_changes_gives_its_messages_and_counts_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pages that were only in the file are lost, such as its first."""
+    path, ids = kill_with_log(tmp_path, b"long" * 200)
+    raw = Path(f"{path}-wal").read_bytes()
+    end = 32
+    while raw[end + 8 : end + 16] == raw[16:24]:  # salts since the last checkpoint
+        end += 24 + PAGE
+    Path(f"{path}-wal").write_bytes(raw[:end])
+    empty(path)
+
+    queue = open_queue(path)
+    leased = {message.id for message in queue.lease(COUNT)}
+    tips, stats = queue.get_state("rain/tips"), queue.stats()
+    queue.close()
+
+    lost = sum(stats.dropped.values())
+    assert leased < ids
+    assert len(leased) >= 54
+    assert (len(leased) + lost, tips) == (len(ids), "12")
+    assert stats.depth[5].rows == 54
+    assert {tuple(each) for each in stats.drop_reasons.values()} <= {(), ("damaged",)}
+    assert f"at least {lost} messages of {path} are lost" in caplog.text
+
+
+def test_log_without_its_file_is_repaired_by_hand(tmp_path: Path) -> None:
+    """As by `edge-agent queue repair`."""
+    path, ids = kill_with_log(tmp_path, b"short")
+    path.unlink()
+    with closing(QueueFile(path)) as queue_file:
+        saved, aside = queue_file.repair()
+
+    assert (saved, aside.exists()) == (len(ids), True)
+    assert read_messages(path).keys() == ids
+
+
+def test_emptied_file_without_a_log_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file of no bytes is no new queue."""
+    path = tmp_path / "q.db"
+    empty(path)
+    read_messages(path)
+
+    assert f"queue file {path} is empty" in caplog.text
+
+
+def test_counters_are_not_read_beside_a_log_without_its_file(tmp_path: Path) -> None:
+    """SQLite would delete the log, also for a reader."""
+    path, ids = kill_with_log(tmp_path, b"short")
+    empty(path)
+    with pytest.raises(QueueFileError, match="queue repair"):
+        read_counters(path)
+
+    assert read_messages(path).keys() == ids
+
+
+def test_spare_queue_has_the_messages_of_a_log_without_its_file(
+    tmp_path: Path,
+) -> None:
+    """On a disk that cannot be written, the log is read page by page."""
+    path, ids = kill_with_log(tmp_path, b"short")
+    path.unlink()
+    log = Path(f"{path}-wal").read_bytes()
+    spare = make_spare(path, tmp_path / "spare")
+
+    assert read_messages(spare).keys() == ids
+    assert (path.exists(), Path(f"{path}-wal").read_bytes()) == (False, log)
+
+
+def test_damaged_counter_of_a_log_counts_no_messages_as_lost(tmp_path: Path) -> None:
+    """Messages of 2**50 rows take more bytes than the counters have."""
+    path, ids = kill_with_log(tmp_path, b"short")
+    with closing(connect(str(path))) as db:
+        db.execute("UPDATE tally SET rows = 1 << 50")
+        log = Path(f"{path}-wal").read_bytes()
+    Path(f"{path}-wal").write_bytes(log)
+    empty(path)
+
+    queue = open_queue(path)
+    leased = {message.id for message in queue.lease(COUNT)}
+    dropped = queue.stats().dropped
+    queue.close()
+
+    assert (leased, sum(dropped.values())) == (ids, 0)
+
+
+def test_messages_that_stay_on_the_disk_do_not_count_as_lost(tmp_path: Path) -> None:
+    """A spare queue has space for a part of them."""
+    path, _ = kill_with_log(tmp_path, b"short")
+    path.unlink()
+    spare = tmp_path / "spare.db"
+    with closing(connect(str(spare))) as db:
+        migrate(db)
+        saved = salvage(path, Store(spare, db), 3000)
+    queue = open_queue(spare)
+    dropped = queue.stats().dropped
+    queue.close()
+
+    assert 0 < saved < 54
+    assert sum(dropped.values()) == 0
