@@ -311,7 +311,7 @@ def console_journal() -> None:
 
 
 journal_file = click.argument(
-    "journal_file", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+    "journal_file", type=click.Path(path_type=Path, dir_okay=False)
 )
 
 

@@ -20,6 +20,11 @@ from typing import Any, Final
 
 import msgspec
 
+from backend_spark.console.database_files import (
+    JOURNAL_FILE,
+    open_database,
+    refuse_emptied,
+)
 from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 
@@ -155,12 +160,8 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        self._db.executescript(_TABLE)
+        self._db = open_database(path, _TABLE)
         self._add_hashes()
         self.opened_at: Final = self._head().number
 
@@ -317,6 +318,7 @@ class JournalCheck:
 
 @contextmanager
 def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    refuse_emptied(path, JOURNAL_FILE)
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
@@ -330,7 +332,8 @@ def read_journal(path: Path, *kinds: str, limit: int) -> list[JournalEntry]:
     """Entries of some kinds of a journal, newest first; the file is only read.
 
     Raises:
-        FieldError: The file is no journal.
+        DamagedDatabaseError: The file was emptied.
+        FieldError: It is no journal.
     """
     with _read_only(path) as db:
         return _newest(db, kinds, limit)
@@ -344,7 +347,8 @@ def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck
         known: Heads that were logged earlier.
 
     Raises:
-        FieldError: The file is no journal with hashes.
+        DamagedDatabaseError: The file was emptied.
+        FieldError: It is no journal with hashes.
     """
     with _read_only(path) as db:
         db.execute("begin")  # both tables at one moment: the console may write

@@ -20,6 +20,7 @@ from typing import Final
 
 from fastapi import Request, Response
 
+from backend_spark.console.database_files import LOSSES, refuse_emptied
 from backend_spark.console.http import json_response
 from backend_spark.errors import DamagedDatabaseError, FullDiskError
 from service_runtime.log_limit import LogLimit
@@ -30,18 +31,6 @@ INSUFFICIENT_STORAGE: Final = 507
 """HTTP status; source: RFC 4918, section 11.5."""
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
-
-JOURNAL_FILE: Final = "journal.sqlite"
-NOTIFICATIONS_FILE: Final = "notifications.sqlite"
-
-_LOSSES: Final = {
-    JOURNAL_FILE: "decisions about events and readings, notes, thresholds set in the "
-    "page, landslides, CAP messages, overlays and the record of logins are then lost, "
-    "and events found again are notified again",
-    NOTIFICATIONS_FILE: "what waits for delivery and the delivery log are then lost, "
-    "and events with a sign in the last day are notified again",
-}
-"""What is lost with each file that only a backup can replace."""
 
 _ENDS: Final = ("-journal", "-wal", "-shm", "")
 """Ends of the names of a database's files. The logs are moved first: SQLite would apply
@@ -105,10 +94,11 @@ def naming_damage(folder: Path) -> Iterator[None]:
         folder: Of the databases.
 
     Raises:
-        DamagedDatabaseError: One is damaged.
+        DamagedDatabaseError: One is damaged, or was emptied, also before the use.
         FullDiskError: Their disk is full.
         PermissionError: This user may not write one, or the folder.
     """
+    _refuse_emptied(folder)
     try:
         yield
     except (OSError, sqlite3.DatabaseError) as error:
@@ -117,13 +107,19 @@ def naming_damage(folder: Path) -> Iterator[None]:
             raise FullDiskError(folder, str(error)) from error
         if not is_damage(error):
             raise
-        found = {name: find_damage(folder / name) for name in _LOSSES}
+        _refuse_emptied(folder)
+        found = {name: find_damage(folder / name) for name in LOSSES}
         damaged = next((name for name, problem in found.items() if problem), None)
         if damaged is None:
             raise
         raise DamagedDatabaseError(
-            folder / damaged, found[damaged], _LOSSES[damaged]
+            folder / damaged, found[damaged], LOSSES[damaged]
         ) from error
+
+
+def _refuse_emptied(folder: Path) -> None:
+    for name in LOSSES:
+        refuse_emptied(folder / name, name)
 
 
 def _check_rights(folder: Path) -> None:

@@ -29,6 +29,7 @@ from backend_spark.config import (
     TABLES_FOLDER,
     BackendSection,
 )
+from backend_spark.console.database_files import LOSSES, find_emptied
 from backend_spark.console.storage_faults import check_integrity, is_damage
 from backend_spark.criteria.applied_criteria import APPLIED_FILE
 from backend_spark.errors import BackupError
@@ -293,6 +294,8 @@ def _copy_databases(
         paths = [
             path for path in data.glob("console/*.sqlite") if path.name != SESSIONS
         ]
+        removed = (data / "console" / name for name in LOSSES)
+        paths += [p for p in removed if not p.exists() and find_emptied(p)]
         for path in paths:
             at = f"data/console/{path.name}"
             if problem := _copy_database(path, Path(name) / path.name):
@@ -304,6 +307,8 @@ def _copy_databases(
 
 def _copy_database(path: Path, to: Path) -> str:
     """Copy a database; returns what is wrong with it, empty if nothing is."""
+    if problem := find_emptied(path):
+        return problem
     try:
         with (
             closing(sqlite3.connect(path)) as live,

@@ -5,7 +5,6 @@ in one transaction, so that none is lost or planned twice by a kill. It stays un
 was delivered: at least once, twice if the program ends between delivery and commit.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from backend_spark.console.database_files import open_database
 from backend_spark.console.notifications.rules import Plan, Target
 from slope_science.findings import DANGER
 
@@ -125,13 +125,8 @@ class NotificationOutbox:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        self._db.executescript(_TABLES)
+        self._db = open_database(path, _TABLES, 0o600)
         rows = self._db.execute("select name from pragma_table_info('notification')")
         for name in _NEW_COLUMNS.keys() - {name for (name,) in rows.fetchall()}:
             self._db.execute(

@@ -39,8 +39,13 @@ def damage(path: Path, what: str) -> None:
 
 def run(workspace: Workspace, *command: str) -> tuple[int | None, str]:
     """Run a command on the settings of the workspace; exit code and errors."""
-    config, errors = str(workspace.config(RULE)), workspace.folder / "errors"
-    process = fork_command([*command, "--config", config], errors)
+    return run_command(workspace, *command, "--config", str(workspace.config(RULE)))
+
+
+def run_command(workspace: Workspace, *command: str) -> tuple[int | None, str]:
+    """Run a command; exit code and errors."""
+    errors = workspace.folder / "errors"
+    process = fork_command(list(command), errors)
     process.join(60)
     process.kill()  # if it has not ended
     return process.exitcode, errors.read_text()
@@ -85,6 +90,30 @@ def test_start_ends_with_file_and_remedy(
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("journal", "emptied"), ("journal", "removed"), ("notifications", "emptied")],
+)
+def test_lost_file_is_not_replaced_and_its_log_is_kept(
+    used: Workspace, name: str, what: str
+) -> None:
+    """SQLite takes it for a new database, and deletes the log with its content."""
+    path = used.data / f"console/{name}.sqlite"
+    log = path.with_name(f"{path.name}-wal")
+    kept = log.read_bytes()
+    assert kept
+    path.unlink() if what == "removed" else os.truncate(path, 0)
+    ends = [run(used, "console")]
+    if name == "journal":
+        ends.append(run_command(used, "console-journal", "check", str(path)))
+    for code, errors in ends:
+        assert code == EXIT_USAGE_DATA, errors
+        last = errors.splitlines()[-1]
+        assert last.startswith(f"backend-spark: {path} must be an intact database, got")
+    assert log.read_bytes() == kept
+    assert not path.exists() or not path.stat().st_size
+
+
 @pytest.mark.parametrize("name", ["journal", "notifications"])
 def test_start_without_the_file_works(used: Workspace, name: str, clock: Clock) -> None:
     """What the error advises when there is no backup."""
@@ -107,6 +136,8 @@ def test_start_on_a_full_disk_names_the_folder(workspace: Workspace) -> None:
             pytest.skip("only root may mount a small disk")
         fill(disk)
         code, errors = run(workspace, "console")
+        # The next start would take an empty one for a lost one.
+        assert not [each for each in folder.iterdir() if not each.stat().st_size]
     assert code == EXIT_BUSY, errors
     last = errors.splitlines()[-1]
     assert last.startswith(f"backend-spark: {folder} must be on a disk with space, got")
@@ -173,6 +204,18 @@ def test_damage_ends_a_running_console_with_file_and_remedy(
     assert f"{path} must be an intact database, got" in lines[-1]
     assert f"copy data/console/{path.name} of the newest backup" in lines[-1]
     assert "Traceback" not in written(used), written(used)
+
+
+def test_file_that_is_emptied_ends_a_running_console(used: Workspace) -> None:
+    """Before SQLite writes it anew at its end, and deletes the log."""
+    path = used.data / "console/journal.sqlite"
+    with running(used) as program:
+        os.truncate(path, 0)
+        wait_until(lambda: program.poll() is not None)
+    assert program.returncode == EXIT_USAGE_DATA, written(used)
+    last = written(used).splitlines()[-1]
+    assert f"{path} must be an intact database, got: a file of 0 bytes" in last
+    assert path.with_name("journal.sqlite-wal").stat().st_size
 
 
 def test_request_that_meets_damage_names_file_and_remedy(

@@ -1,5 +1,6 @@
 """Backups of log, tables and console, in a folder and in object stores."""
 
+import os
 import shutil
 import sqlite3
 import time
@@ -369,6 +370,24 @@ def test_damaged_database_costs_the_backup_nothing_else(
 
     assert not list((tmp_path / "restored").rglob("journal.sqlite*"))
     assert manifest.tables["bronze"].rows
+    assert "without data/console/journal.sqlite (was damaged)" in str(manifest)
+
+
+@pytest.mark.parametrize("what", ["emptied", "removed"])
+def test_lost_database_is_named_and_its_log_is_kept(
+    section: BackendSection, tmp_path: Path, what: str
+) -> None:
+    """SQLite takes it for a new database, and deletes the log with its content."""
+    fill(section)
+    path = Path(section.data) / "console/journal.sqlite"
+    log = path.with_name("journal.sqlite-wal")
+    log.write_bytes(b"decisions")
+    path.unlink() if what == "removed" else os.truncate(path, 0)
+    with pytest.raises(BackupError, match=f"{path} must be .* has everything else"):
+        write_backup(section, tmp_path / "backup", NOW)
+    assert log.read_bytes() == b"decisions"
+    place = replace(section, data=str(tmp_path / "restored"))
+    manifest = restore_backup(place, tmp_path / "backup")
     assert "without data/console/journal.sqlite (was damaged)" in str(manifest)
 
 
