@@ -29,6 +29,7 @@ from backend_spark.console.accounts import (
     matching_step,
     provisioning_uri,
     read_accounts,
+    scan_accounts,
     write_accounts,
 )
 from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
@@ -190,22 +191,30 @@ accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
 @click.option(
     "--role",
     type=click.Choice(ROLES),
-    default="analyst",
-    show_default=True,
-    help="viewer reads; analyst acknowledges and notes; chief changes thresholds.",
+    help="viewer reads; analyst acknowledges and notes; chief changes thresholds. "
+    "Default: that of the account, and analyst for a new one.",
 )
 @click.password_option(help="Prompted for if absent.")
-def add(accounts_file: Path, name: str, role: str, password: str) -> None:
-    """Add an account, or set its password and role."""
+def add(accounts_file: Path, name: str, role: str | None, password: str) -> None:
+    """Add an account, or set its password and, if given, its role.
+
+    A damaged line of NAME is replaced.
+    """
+    is_new = not accounts_file.exists()
+    found, damaged = ({}, None) if is_new else _accounts_but(accounts_file, name)
+    if damaged is not None and role is None:
+        raise click.UsageError(f"--role must be given: {damaged}")
     try:
-        found = read_accounts(accounts_file) if accounts_file.exists() else {}
         secret = hash_password(password, secrets.token_bytes)
-        new = found.get(name) or Account(check_account_name(name), role, secret)
-        account = replace(new, role=role, password_hash=secret)
+        new = Account(check_account_name(name), role or "analyst", secret)
+        old = found.get(name, new)
+        account = replace(old, role=role or old.role, password_hash=secret)
         write_accounts(accounts_file, found | {name: account})
     except FieldError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"{name} ({role}) is in {accounts_file}")
+    click.echo(f"{name} ({account.role}) is in {accounts_file}")
+    if damaged is not None:
+        click.echo("its line was damaged: make its second factor and token again")
     if account.is_locked:
         command = f"console-account lock {accounts_file} {name} --remove"
         click.echo(f"it is locked; {command} unlocks it")
@@ -215,10 +224,18 @@ def add(accounts_file: Path, name: str, role: str, password: str) -> None:
 @accounts_file
 @click.argument("name")
 def remove(accounts_file: Path, name: str) -> None:
-    """Remove an account; its sessions end."""
-    found = _read_accounts(accounts_file)
-    _account(found, name)
-    write_accounts(accounts_file, {k: a for k, a in found.items() if k != name})
+    """Remove an account, also a damaged line; its sessions end.
+
+    The last chief stays: nobody could add another in the page.
+    """
+    found, damaged = _accounts_but(accounts_file, name)
+    was_chief = damaged is None and _account(found, name).role == "chief"
+    kept = {k: a for k, a in found.items() if k != name}
+    has_chief = any(a.role == "chief" and not a.is_locked for a in kept.values())
+    if not kept or (was_chief and not has_chief):
+        rule, remedy = "another than the last chief", "add another one first"
+        raise click.UsageError(str(FieldError("account", rule, name, remedy)))
+    write_accounts(accounts_file, kept)
 
 
 @console_account.command()
@@ -289,6 +306,24 @@ def list_accounts(accounts_file: Path) -> None:
         }
         shown = ",".join(name for name, is_set in more.items() if is_set) or "-"
         click.echo(f"{account.name}\t{account.role}\t{shown}")
+
+
+def _accounts_but(path: Path, name: str) -> tuple[Accounts, FieldError | None]:
+    """Accounts of a file in which only the line of one name may be damaged.
+
+    Returns:
+        The accounts, without that one if it is damaged, and what is wrong with it.
+    """
+    try:
+        found, damaged = scan_accounts(path)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    own = damaged.pop(name, None)
+    for other in damaged.values():
+        raise click.UsageError(str(other))
+    if own is not None:
+        found.pop(name, None)
+    return found, own
 
 
 def _read_accounts(path: Path) -> Accounts:

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,11 +31,15 @@ MIN_PASSWORD_LENGTH: Final = 10
 MAX_PASSWORD_LENGTH: Final = 1000
 MAX_FILE_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[\w.@-]{1,64}")
+_NAME_RULE: Final = "1 to 64 letters, digits, '.', '-', '_' or '@'"
 _N, _R, _P = 2**14, 8, 1
 _MEMORY_BYTES: Final = 64 * 2**20
 _SECRET: Final = re.compile(
     r"scrypt\$([0-9]{1,6})\$([0-9]{1,2})\$([0-9])"
     r"\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}=="
+)
+_MEND: Final = (
+    "console-account add FILE NAME --role ROLE replaces the line, and remove deletes it"
 )
 _TOTP: Final = re.compile(r"totp\$([A-Z2-7]{32})")
 _TOKEN: Final = re.compile(r"token\$([0-9a-f]{64})")
@@ -92,8 +96,7 @@ def check_account_name(name: str) -> str:
         FieldError: It is not.
     """
     if not _NAME.fullmatch(name):
-        rule = "1 to 64 letters, digits, '.', '-', '_' or '@'"
-        raise FieldError("account name", rule, name)
+        raise FieldError("account name", _NAME_RULE, name)
     return name
 
 
@@ -178,7 +181,28 @@ def read_accounts(path: Path) -> dict[str, Account]:
     """Read the accounts file; accounts by name.
 
     Raises:
-        FieldError: The file cannot be read, or a line is invalid.
+        FieldError: The file cannot be read, a line is invalid, or there is no account,
+            as after a lost write: nobody could log in.
+    """
+    accounts, damaged = scan_accounts(path)
+    for error in damaged.values():
+        raise error
+    if not accounts:
+        remedy = f"backend-spark console-account add {path} NAME --role chief"
+        raise FieldError(
+            "console.accounts", "a file with an account", str(path), remedy
+        )
+    return accounts
+
+
+def scan_accounts(path: Path) -> tuple[dict[str, Account], dict[str, FieldError]]:
+    """Read an accounts file of which lines may be damaged, to mend it.
+
+    Returns:
+        The accounts by name, and what is wrong with others by the name of their line.
+
+    Raises:
+        FieldError: The file cannot be read.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -188,15 +212,17 @@ def read_accounts(path: Path) -> dict[str, Account]:
     except (OSError, UnicodeDecodeError) as error:
         rule = "a file made by backend-spark console-account"
         raise FieldError("console.accounts", rule, str(path), str(error)) from error
-    accounts = {}
+    accounts: dict[str, Account] = {}
+    damaged: dict[str, FieldError] = {}
     for number, line in enumerate(lines, start=1):
-        if line.strip() and not line.startswith("#"):
-            account = _parse(f"{path} line {number}", line.strip())
-            if account.name in accounts:
-                where = f"{path} line {number}: name"
-                raise FieldError(where, "there once", account.name, "remove one line")
-            accounts[account.name] = account
-    return accounts
+        if not line.strip() or line.startswith("#"):
+            continue
+        name = line.strip().partition(":")[0]
+        try:
+            accounts[name] = _parse(f"{path} line {number}", line.strip(), accounts)
+        except FieldError as error:
+            damaged.setdefault(name, error)
+    return accounts, damaged
 
 
 def write_accounts(path: Path, accounts: dict[str, Account]) -> None:
@@ -219,24 +245,25 @@ def _line(account: Account) -> str:
     return ":".join(fields) + "\n"
 
 
-def _parse(where: str, line: str) -> Account:
+def _parse(where: str, line: str, known: Container[str]) -> Account:
     name, _, rest = line.partition(":")
     role, _, rest = rest.partition(":")
     secret, *more = rest.split(":")
+    if not _NAME.fullmatch(name):
+        raise FieldError(f"{where}: name", _NAME_RULE, name, "delete the line")
+    if name in known:
+        raise FieldError(f"{where}: name", "there once", name, _MEND)
     if role not in ROLES:
-        raise FieldError(f"{where}: role", f"one of {', '.join(ROLES)}", role)
+        raise FieldError(f"{where}: role", f"one of {', '.join(ROLES)}", role, _MEND)
     if not _is_usable(secret):
         rule = "scrypt$N$r$p$salt$hash"
-        remedy = "make the account again with console-account"
-        raise FieldError(f"{where}: password", rule, "something else", remedy)
+        raise FieldError(f"{where}: password", rule, "something else", _MEND)
     totp_secret = _take(_TOTP, more)
     token_digest = _take(_TOKEN, more)
     is_locked = more == ["locked"]
     if more and not is_locked:
         rule = "totp$ and 32 of base32, token$ and 64 hexadecimal digits, then locked"
-        remedy = "use console-account totp or token"
-        raise FieldError(f"{where}: second factor", rule, "something else", remedy)
-    name = check_account_name(name)
+        raise FieldError(f"{where}: second factor", rule, "something else", _MEND)
     return Account(name, role, secret, totp_secret, token_digest, is_locked)
 
 

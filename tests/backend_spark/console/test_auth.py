@@ -46,17 +46,23 @@ def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
     path, run = tmp_path / "accounts", CliRunner()
     add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
     assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
-    assert run.invoke(cli, add).exit_code == 0
+    again = run.invoke(cli, add)
+    assert again.output == f"suzuki (chief) is in {path}\n"  # for a lost password
     assert path.stat().st_mode & 0o077 == 0
     listed = run.invoke(cli, ["console-account", "list", str(path)])
-    assert listed.output == "suzuki\tanalyst\t-\n"
+    assert listed.output == "suzuki\tchief\t-\n"
 
     assert run.invoke(cli, ["console-account", "remove", str(path), "x"]).exit_code == 2
-    assert (
-        run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
-        == 0
-    )
-    assert accounts.read_accounts(path) == {}
+    remove = ["console-account", "remove", str(path), "suzuki"]
+    for other in ([], ["--role", "viewer"]):
+        if other:
+            run.invoke(cli, [*add[:3], "tanaka", *add[4:], *other])
+        refused = run.invoke(cli, remove)
+        assert refused.exit_code == 2
+        assert "must be another than the last chief" in refused.output
+    run.invoke(cli, [*add[:3], "tanaka", *add[4:], "--role", "chief"])
+    assert run.invoke(cli, remove).exit_code == 0
+    assert list(accounts.read_accounts(path)) == ["tanaka"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
@@ -75,6 +81,7 @@ def test_accounts_that_root_changes_stay_readable_for_the_console(
 
     assert account("add", "suzuki", "--password", PASSWORD) == (12345, 12346, 0o600)
     assert account("lock", "suzuki") == (12345, 12346, 0o600)
+    account("add", "tanaka", "--password", PASSWORD)
     os.chown(path, 0, 12347)
     path.chmod(0o640)
     assert account("remove", "suzuki") == (0, 12347, 0o640)
@@ -170,6 +177,49 @@ def test_damaged_accounts_file_is_reported_by_line(workspace: Workspace) -> None
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
         make_services(read_settings(workspace.config(f'accounts = "{path}"')))
+
+
+def test_damaged_line_is_replaced_or_removed_by_command(tmp_path: Path) -> None:
+    """What its error advises; the other lines stay."""
+    path, run = tmp_path / "accounts", CliRunner()
+    good = accounts.hash_password(PASSWORD, lambda size: b"s" * size)
+    line = f"suzuki:chief:{good}\n"
+    damaged = f"{line}tanaka:chief:scrypt$16\n"
+    add = ["console-account", "add", str(path), "tanaka", "--password", PASSWORD]
+    path.write_text(damaged, encoding="utf-8")
+    listed = run.invoke(cli, ["console-account", "list", str(path)])
+    assert "add FILE NAME --role ROLE replaces the line" in listed.output
+    asked = run.invoke(cli, add)
+    assert asked.exit_code == 2
+    assert "--role must be given" in asked.output
+    assert path.read_text("utf-8") == damaged
+
+    assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
+    assert [each.role for each in accounts.read_accounts(path).values()] == [
+        "chief"
+    ] * 2
+    path.write_text(damaged, encoding="utf-8")
+    done = run.invoke(cli, ["console-account", "remove", str(path), "tanaka"])
+    assert done.exit_code == 0
+    assert path.read_text("utf-8") == line
+
+
+@pytest.mark.parametrize("content", ["", "# those of the office\n"])
+def test_file_without_accounts_is_refused(workspace: Workspace, content: str) -> None:
+    """At the start, by the check, and in use, where the accounts before stay valid."""
+    path, run = workspace.folder / "accounts", CliRunner()
+    add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
+    path.write_text(content, encoding="utf-8")
+    config = workspace.config(f'accounts = "{path}"')
+    with pytest.raises(SettingsError, match=r"with an account, .*console-account add"):
+        make_services(read_settings(config))
+    checked = run.invoke(cli, ["check", "--config", str(config), "console"])
+    assert "console.accounts must be a file with an account" in checked.output
+
+    assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
+    file = accounts.AccountsFile(path)
+    path.write_text(content, encoding="utf-8")
+    assert list(file.by_name) == ["suzuki"]
 
 
 def test_public_address_requires_accounts(workspace: Workspace) -> None:
