@@ -22,7 +22,7 @@ from enum import StrEnum
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from service_runtime.errors import TlsFileError
 from service_runtime.settings import NOT_GIVEN, Problem
@@ -32,8 +32,11 @@ from service_runtime.tls import (
     describe_tls_error,
     find_certificates,
     make_ssl_context,
-    read_certificate_end,
+    read_certificate,
 )
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 DISTRIBUTION: Final = "yamamori"
 PROGRAMS_TABLE: Final = Path(__file__).with_name("programs.txt")
@@ -412,30 +415,39 @@ def check_tls_files(files: TlsFiles, now: datetime) -> Iterator[MachineFinding]:
     """Check that the files of TLS links fit together, and how long they are valid."""
     try:
         make_ssl_context(files)
-        found = find_certificates(files)
+        found = find_certificates(files, now)
         certificate, key = found.usable[0]
         if certificate is None:
             return
-        end = read_certificate_end(certificate)
+        used = read_certificate(certificate)
     except TlsFileError as error:
         yield finding(error.field, "be usable", error.path, error.reason)
         return
     for damaged in found.errors:
         yield finding(damaged.field, "be usable", damaged.path, damaged.reason)
-    subject = f"certificate {certificate}"
-    if end <= now:
-        remedy = "issue a new one, and see why it was not renewed"
-        yield finding(subject, "be valid", f"end {end:%Y-%m-%d}", remedy)
-    elif end < now + RENEWAL_WARNING:
-        rule = f"be valid for {RENEWAL_WARNING.days} days"
-        remedy = "see why `spatial-mqtt renew` did not renew it"
-        yield finding(subject, rule, f"end {end:%Y-%m-%d}", remedy)
-    else:
-        yield ok(f"{subject}: valid until {end:%Y-%m-%d}")
+    yield _check_validity(certificate, used, now)
     secret = Path(key or certificate)
     if secret.stat().st_mode & stat.S_IROTH:
         remedy = f"chmod o= {secret}, and issue a new one if others use this machine"
         yield finding(f"key {secret}", "be secret", "readable by all users", remedy)
+
+
+def _check_validity(
+    path: str, certificate: "Certificate", now: datetime
+) -> MachineFinding:
+    subject = f"certificate {path}"
+    begins, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begins > now:
+        remedy = "set the clock, here or of its signer, which then issues a new one"
+        return finding(subject, "be valid", f"begins {begins:%Y-%m-%d}", remedy)
+    if end <= now:
+        remedy = "issue a new one, and see why it was not renewed"
+        return finding(subject, "be valid", f"end {end:%Y-%m-%d}", remedy)
+    if end < now + RENEWAL_WARNING:
+        rule = f"be valid for {RENEWAL_WARNING.days} days"
+        remedy = "see why `spatial-mqtt renew` did not renew it"
+        return finding(subject, rule, f"end {end:%Y-%m-%d}", remedy)
+    return ok(f"{subject}: valid until {end:%Y-%m-%d}")
 
 
 def check_broker(

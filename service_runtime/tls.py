@@ -182,10 +182,14 @@ REMEDIES = {
     "the host of this URL",
     "IP address mismatch": "the broker's certificate names other hosts: issue it with "
     "the address of this URL",
+    "unable to get issuer": "tls.ca lacks the root of the broker's authority: copy the "
+    "authority's whole ca.pem there",
     "unable to get local issuer": "the broker's certificate is of another authority: "
     "put that one's ca.pem where tls.ca says",
     "self-signed certificate": "the broker's certificate is of another authority: "
     "put that one's ca.pem where tls.ca says",
+    "alert bad certificate": "the broker refuses our certificate, as one that is not "
+    "valid yet: compare the clocks of both and of its signer by `timedatectl`",
     "alert certificate expired": "our certificate has ended: issue a new one, and see "
     "why it was not renewed",
     "alert certificate revoked": "our certificate was revoked: issue a new one",

@@ -322,6 +322,15 @@ def test_end_of_the_certificate(tmp_path: Path, days: int, line: str) -> None:
     assert line in lines(check_tls_files(files, NOW))
 
 
+def test_certificate_that_is_not_valid_yet(tmp_path: Path) -> None:
+    """Its signer's clock was ahead, or ours is behind; no broker accepts it."""
+    files = certificate(tmp_path, NOW + timedelta(days=300))
+    found = lines(check_tls_files(files, NOW - timedelta(days=301)))
+
+    assert f"MEND  certificate {files.certificate} must be valid, got 'begins " in found
+    assert "set the clock, here or of its signer" in found
+
+
 def test_key_that_all_may_read_or_that_is_of_another_certificate(
     tmp_path: Path,
 ) -> None:

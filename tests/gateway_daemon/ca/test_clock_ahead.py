@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -110,6 +111,21 @@ def test_stored_certificate_that_begins_in_the_future_is_not_used(
 
     join(broker.nodes, node, "n1").stop()
     assert renew_if_due(node, time.time()).startswith("not due")
+
+
+def test_issued_certificate_that_begins_in_the_future_is_refused_with_a_remedy(
+    broker: TrustedBroker, node: TlsFiles, tmp_path: Path, join: Join
+) -> None:
+    """The signer's clock was ahead; nor do we know its root, as with half a ca.pem."""
+    files = broker.authority.issue("node", "n2", CELL, age_s=-2 * DAY_S)
+    refused = join(broker.nodes, files, "n2", wait=False)
+    assert refused.is_refused("compare the clocks of both")
+
+    half, end = tmp_path / "half.pem", b"-----END CERTIFICATE-----\n"
+    whole = Path(node.ca).read_bytes()
+    half.write_bytes(whole[: whole.index(end) + len(end)])
+    unknown = join(broker.nodes, replace(node, ca=str(half)), "n1", wait=False)
+    assert unknown.is_refused("copy the authority's whole ca.pem")
 
 
 @pytest.mark.parametrize("ahead_s", [2 * DAY_S, -11 * 365 * DAY_S])
