@@ -146,7 +146,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         RegistryFileError: The registry file is damaged.
     """
     section = settings.manager
-    path = Path(section.data) / "registry.json"
+    path = Path(section.data) / storage.REGISTRY_FILE
     registry = _load_registry(path, settings)
     links = Links(settings.tls, LoopWatchdog(time.monotonic))
     tls = Endpoint.parse(section.broker).tls

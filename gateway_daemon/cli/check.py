@@ -17,7 +17,13 @@ from gateway_daemon.cli._options import (
     json_option,
     read_settings,
 )
+from gateway_daemon.manager.storage import (
+    REGISTRY_FILE,
+    RegistryFileError,
+    load_registry,
+)
 from service_runtime.machine_check import (
+    FindingState,
     MachineFinding,
     MachineNeeds,
     are_well,
@@ -70,8 +76,20 @@ def check(path: Path, *, is_json: bool) -> None:
         findings += check_certificate_areas(settings.tls, "gateway.areas", areas)
         if settings.uplink.period:
             findings.append(ok(settings.uplink.describe_zone(now.timestamp())))
+    if isinstance(settings, config.ManagerSettings):
+        findings += check_registry(Path(settings.manager.data) / REGISTRY_FILE)
     click.echo(format_findings(findings, as_json=is_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
+
+
+def check_registry(path: Path) -> Iterator[MachineFinding]:
+    """Check that a Manager can read its registry; it ends at each start otherwise."""
+    try:
+        load_registry(path)
+    except RegistryFileError as error:
+        yield MachineFinding(FindingState.MEND, str(error))
+    except PermissionError:
+        return  # the check of the data folder reports it
 
 
 def _needs(kind: str, settings: Any) -> MachineNeeds:  # noqa: ANN401 - one of four forms

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from gateway_daemon.manager.replication import NO_HORIZON, KeyedRecord, Tombston
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_best_effort
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
+
+REGISTRY_FILE: Final = "registry.json"
+"""In the Manager's data folder."""
 
 
 class RegistryFileError(Exception):

@@ -143,6 +143,22 @@ def test_kind_of_the_program_follows_from_the_settings(
 
 
 @pytest.mark.broker
+def test_damaged_registry_of_a_manager_is_named(machine: CheckedMachine) -> None:
+    """With it the Manager ends with 78 at each start, and the check said ok."""
+    machine.data.mkdir()
+    path = machine.data / "registry.json"
+    path.write_text('{"records": [')
+    damaged = machine.check("gateway_daemon", MANAGER)[1]
+    path.unlink()
+    new = machine.check("gateway_daemon", MANAGER)[1]
+
+    mends = [line for line in damaged if line not in new]
+    assert len(mends) == 1
+    assert mends[0].startswith(f"MEND  {path} must be a registry, but")
+    assert "move it away" in mends[0]
+
+
+@pytest.mark.broker
 def test_areas_outside_the_certificate_are_named(machine: CheckedMachine) -> None:
     """Every link was well, and the brokers refused every message."""
     authority = IssuingAuthority(machine.folder / "ca")
