@@ -188,7 +188,7 @@ REMEDIES = {
     "put that one's ca.pem where tls.ca says",
     "self-signed certificate": "the broker's certificate is of another authority: "
     "put that one's ca.pem where tls.ca says",
-    "alert bad certificate": "the broker refuses our certificate, as one that is not "
+    "alert bad certificate": "the broker refuses our certificate, mostly as one not "
     "valid yet: compare the clocks of both and of its signer by `timedatectl`",
     "alert certificate expired": "our certificate has ended: issue a new one, and see "
     "why it was not renewed",
