@@ -13,6 +13,7 @@ from itertools import islice
 from edge_agent.queue.store import (
     DROPPED_FULL,
     LARGE_BYTES,
+    PAGE_BYTES,
     CounterDeltas,
     QueueRow,
     Store,
@@ -195,6 +196,13 @@ class LeaseTable:
             self._read[priority].retain(seqs)
 
 
+_LARGEST_IN_PAGE = 1000
+"""SQLite gives each larger message pages of its own."""
+
+_WINDOW_BYTES = 64 * 1024
+"""In the file and its log this is twice as much: what the deleted journal frees."""
+
+
 class PendingChanges:
     """Changes in memory, all of which the next commit writes.
 
@@ -223,6 +231,12 @@ class PendingChanges:
         self.rows[row.seq] = row
         self._unleased[row.priority].append(row.seq)
         self.counters.add_put([row])
+
+    def has_room(self, new: Sequence[QueueRow]) -> bool:
+        """Whether an alarm on a full disk can take these along without the reserve."""
+        rows = [*self.rows.values(), *new]
+        large = sum(row.cost_bytes > _LARGEST_IN_PAGE for row in rows)
+        return total_cost_bytes(rows) + large * PAGE_BYTES <= _WINDOW_BYTES
 
     def peek(self, priority: int, newest: bool) -> QueueRow | None:
         """The oldest or newest message of a priority that was never leased."""

@@ -8,7 +8,7 @@ into one file, but only one of them leases.
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -48,6 +48,7 @@ from edge_agent.queue.store import (
 )
 from edge_agent.queue.write_journal import (
     OPEN_BLOCK_KEY,
+    CommitThread,
     SequenceBlock,
     WriteJournal,
     close_previous_block,
@@ -139,7 +140,7 @@ class SqliteQueue:
         skip_used_numbers(self._store)
         self._file.check_in_background()
         self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
-        self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
+        self._committer = CommitThread(window_s or _RETRY_S, self._try_flush)
 
     def put(
         self, drafts: Sequence[MessageDraft], state: Mapping[str, str] | None = None
@@ -155,7 +156,7 @@ class SqliteQueue:
         priorities = {draft.priority for draft in drafts}
         for priority in priorities:
             LADDER.check(priority)
-        is_top = LADDER.top in priorities
+        is_top = priorities == {LADDER.top}
         with self._lock:
             try:
                 # On a full disk, the reserve's space is for the top priority only.
@@ -297,7 +298,8 @@ class SqliteQueue:
         ):
             return None
         _, rows = self._writer.rows(drafts, self._block.next)
-        return rows if self._evictor.fits(self._pending.counters, rows) else None
+        fits = self._evictor.fits(self._pending.counters, rows)
+        return rows if fits and self._pending.has_room(rows) else None
 
     def _rows_to_hold(
         self, drafts: Sequence[MessageDraft], error: QueueFileError
@@ -555,46 +557,3 @@ class _PutWriter:
             self._evictor.evict_for(changes, row.priority, row.cost_bytes)
             self._store.insert([row])
             changes.add_put([row])
-
-
-class _CommitThread:
-    """Thread that commits once, one window after it was woken.
-
-    Args:
-        window_s: Length of the window.
-        commit: Commits; calls `wake` again if it fails.
-    """
-
-    def __init__(self, window_s: float, commit: Callable[[], None]) -> None:
-        self._window_s = window_s
-        self._commit = commit
-        self._woken = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """Start a window if none runs. Callers must hold the queue's lock."""
-        if self._thread is None:
-            # A daemon thread: the process must be able to exit without `close`.
-            self._thread = threading.Thread(
-                target=self._run, name="queue commits", daemon=True
-            )
-            self._thread.start()
-        if not self._woken.is_set():
-            self._woken.set()
-
-    def close(self) -> None:
-        """End the thread without a final commit."""
-        self._stop.set()
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        # `close` may set both events just before `clear`: `_stop` is checked after it.
-        while not self._stop.is_set():
-            self._woken.wait()
-            if self._stop.wait(self._window_s):
-                return
-            self._woken.clear()
-            self._commit()

@@ -1,4 +1,4 @@
-"""Write journal for pending messages, and blocks of reserved sequence numbers.
+"""Write journal for pending messages, blocks of sequence numbers, and commit windows.
 
 A SQLite commit writes 72 KiB to an SD card: pages of the log, the log's index, and the
 journal of the file system. A journal record overwrites preallocated zeros and writes
@@ -13,8 +13,9 @@ process with a window first reserves a block of them on disk.
 import logging
 import os
 import struct
+import threading
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -297,3 +298,46 @@ def skip_used_numbers(store: Store) -> None:
     if highest >= store.get_int(NEXT_SEQ_KEY, 1):
         with store.transaction():
             store.set_state({NEXT_SEQ_KEY: str(highest + 1)})
+
+
+class CommitThread:
+    """Thread that commits once, one window after it was woken.
+
+    Args:
+        window_s: Length of the window.
+        commit: Commits; calls `wake` again if it fails.
+    """
+
+    def __init__(self, window_s: float, commit: Callable[[], None]) -> None:
+        self._window_s = window_s
+        self._commit = commit
+        self._woken = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Start a window if none runs. Callers must hold the queue's lock."""
+        if self._thread is None:
+            # A daemon thread: the process must be able to exit without `close`.
+            self._thread = threading.Thread(
+                target=self._run, name="queue commits", daemon=True
+            )
+            self._thread.start()
+        if not self._woken.is_set():
+            self._woken.set()
+
+    def close(self) -> None:
+        """End the thread without a final commit."""
+        self._stop.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        # `close` may set both events just before `clear`: `_stop` is checked after it.
+        while not self._stop.is_set():
+            self._woken.wait()
+            if self._stop.wait(self._window_s):
+                return
+            self._woken.clear()
+            self._commit()

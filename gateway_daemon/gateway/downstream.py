@@ -335,6 +335,10 @@ class Downstream:
         ]
         drafts = [draft for draft in parsed if draft is not None]
         while drafts and not self.store(drafts):
+            # On a full disk only alarms have space, and only without the others.
+            urgent = [draft for draft in drafts if draft.priority == LADDER.top]
+            if 0 < len(urgent) < len(drafts) and self.store(urgent):
+                drafts = [each for each in drafts if each.priority < LADDER.top]
             heartbeat()
             if self._stopping.wait(RETRY_S):
                 return False

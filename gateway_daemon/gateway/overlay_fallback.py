@@ -442,8 +442,11 @@ class OverlayFallback:
         if not copied:
             return
         log.warning("%d urgent messages take the overlay as well", len(copied))
+        drafts = [each.draft for each in copied]
         try:
-            self.queue.put([each.draft for each in copied])
+            # Alarms first and alone: on a full disk only they have space.
+            self.queue.put([each for each in drafts if each.priority == LADDER.top])
+            self.queue.put([each for each in drafts if each.priority < LADDER.top])
         except (QueueFullError, QueueFileError) as error:  # the broker's queue has them
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
 

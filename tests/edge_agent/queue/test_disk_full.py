@@ -40,6 +40,18 @@ def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
     raise AssertionError("the disk was never full")
 
 
+def fill_disk(folder: Path) -> Path:
+    """Let another program fill the disk; return its file."""
+    path = folder / "rest"
+    filler = path.open("ab", buffering=0)
+    try:
+        while filler.write(b"x" * 512):
+            pass
+    except OSError:
+        filler.close()
+    return path
+
+
 @pytest.mark.parametrize("durability", [COMMIT_EVERY_PUT, Durability(window_s=0.05)])
 def test_full_disk_stores_alarms_and_delivers_messages(
     small_disk: Path, durability: Durability
@@ -60,6 +72,40 @@ def test_full_disk_stores_alarms_and_delivers_messages(
 
     assert [m.id for m in leased[:20]] == alarms
     assert again[0].priority == 2
+
+
+def test_readings_beside_an_alarm_do_not_use_the_reserve(small_disk: Path) -> None:
+    """A gateway then stores the messages of its batch one by one, alarms first."""
+    queue = SqliteQueue(small_disk / "q.db", "n1", "b", 10**8)
+    fill(queue)
+    for _ in range(2):  # with the reserve, and without it
+        with pytest.raises(QueueDiskFullError, match="disk is full"):
+            queue.put([draft(5, 200), *(draft(1) for _ in range(200))])
+        queue.put([draft(5, 200)])
+    for _ in range(400):
+        queue.put([draft(5, 200)])
+    rows = {p: depth.rows for p, depth in queue.stats().depth.items()}
+    queue.close()
+
+    assert (rows[1], rows[5]) == (0, 402)
+
+
+def test_pending_readings_leave_the_reserve_to_alarms(small_disk: Path) -> None:
+    """An alarm takes along those that are pending; no others follow."""
+    durability = Durability(window_s=3600.0)
+    queue = SqliteQueue(small_disk / "q.db", "n1", "b", 10**8, durability=durability)
+    queue.put([draft(5)])
+    for _ in range(durability.max_pending - 1):
+        queue.put([draft(2)])
+    fill_disk(small_disk)
+    for _ in range(1000):
+        queue.put([draft(5, 200)])
+    with pytest.raises(QueueDiskFullError, match="disk is full"):
+        queue.put([draft(2)])
+    rows = {p: depth.rows for p, depth in queue.stats().depth.items()}
+    queue.close()
+
+    assert (rows[2], rows[5]) == (durability.max_pending - 1, 1001)
 
 
 def test_reserve_is_restored_when_space_is_free_again(small_disk: Path) -> None:
@@ -85,12 +131,7 @@ def test_queue_opens_on_a_full_disk(small_disk: Path) -> None:
     queue = SqliteQueue(path, "n1", "b", 10**8)
     count = fill(queue)
     queue.close()
-    filler = (small_disk / "rest").open("wb", buffering=0)
-    try:
-        while filler.write(b"x" * 512):
-            pass
-    except OSError:
-        filler.close()
+    fill_disk(small_disk)
     queue = SqliteQueue(path, "n1", "b", 10**8)
     stored = len(queue.lease(count + 1))
     (alarm,) = queue.put([draft(5, 100)])

@@ -18,9 +18,14 @@ from hypothesis import strategies as st
 from edge_agent.queue.base import COMMIT_EVERY_PUT, Durability, MessageDraft
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_counters
-from edge_agent.queue.sqlite_queue import SqliteQueue, _CommitThread
+from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import QueueRow
-from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
+from edge_agent.queue.write_journal import (
+    CommitThread,
+    WriteJournal,
+    journal_path,
+    recover_journal,
+)
 from spatial_mqtt.senml import MessageId
 
 HOUR = Durability(window_s=3600.0)
@@ -29,7 +34,12 @@ PUT_PROGRAM = """
 import sys
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.base import Durability
-from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
+from edge_agent.queue.write_journal import (
+    CommitThread,
+    WriteJournal,
+    journal_path,
+    recover_journal,
+)
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.store import QueueRow
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -284,7 +294,7 @@ def test_removal_is_committed_while_the_journal_has_entries(tmp_path: Path) -> N
 class CloseAfterWindow(threading.Event):
     """Event of a commit thread that lets `close` run as the window ends."""
 
-    def __init__(self, thread: _CommitThread) -> None:
+    def __init__(self, thread: CommitThread) -> None:
         super().__init__()
         self.closing = threading.Thread(target=thread.close, daemon=True)
 
@@ -300,7 +310,7 @@ class CloseAfterWindow(threading.Event):
 def test_close_ends_while_a_window_ends() -> None:
     """A stop just before the commit begins: the thread that it joins must end."""
     commits = []
-    thread = _CommitThread(0.0, lambda: commits.append(1))
+    thread = CommitThread(0.0, lambda: commits.append(1))
     stop = thread._stop = CloseAfterWindow(thread)  # noqa: SLF001 - forces the race
     thread.wake()
     wait_until(lambda: commits)
@@ -366,7 +376,7 @@ def test_failed_checkpoint_repeats_no_number(
     queue._store._db.set_authorizer(refuse_checkpoints)  # noqa: SLF001
     body = b"x" * 1000
     for _ in range(300):
-        queue.put([MessageDraft(5, "/t", lambda _id: body), draft(1)])
+        queue.put([MessageDraft(5, "/t", lambda _id: body), draft(5)])
     queue.flush()
     stats, leased = queue.stats(), queue.lease(1000)
     queue.close()

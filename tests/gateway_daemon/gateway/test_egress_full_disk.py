@@ -1,4 +1,4 @@
-"""A broker table that comes while the disk of a gateway is full; real queue files."""
+"""A gateway whose disk is full, with real queue files."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +13,19 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.downstream import (
+    BrokerSubscriber,
+    DeliveryParser,
+    Downstream,
+    ReceivedMessage,
+)
+from gateway_daemon.gateway.egress import Egress, Lane
+from service_runtime.crash_guard import CrashGuard, DeadLetters
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
+from spatial_mqtt.transport import IncomingMessage
 
 TOPIC = "/3/1/2"
 COUNT = 50
@@ -137,3 +146,39 @@ def test_lane_of_a_lost_table_is_moved(
     assert old not in egress.lane_status()
     egress.apply_table(table(3, old))
     wait_until(lambda: waiting(egress) == {old: COUNT})
+
+
+def test_delivered_alarm_is_stored_before_the_readings_of_its_batch(
+    disk: Path, tmp_path: Path
+) -> None:
+    """Readings wait with their broker while the disk is full."""
+    queue = SqliteQueue(disk / "local.db", "gw", "b", 10**7)
+    endpoint, clock = Endpoint("127.0.0.1", free_port(), None), time.monotonic
+    guard = CrashGuard(tmp_path / "slot", DeadLetters(tmp_path / "letters"), "b").open()
+    downstream = Downstream(
+        "gw", Connection, Lane(queue), endpoint,
+        parser=DeliveryParser(1, guard), watchdog=LoopWatchdog(clock),
+    )  # fmt: skip
+    subscriber = BrokerSubscriber("gw", endpoint, Connection, id, lambda: None)
+
+    def message(priority: int, payload: bytes) -> ReceivedMessage:
+        at = (1, priority)
+        return ReceivedMessage(
+            IncomingMessage(TOPIC, payload, 1, False, priority, None, None, at),
+            subscriber,
+        )
+
+    filler = fill(disk)
+    batch = [message(1, bytes(300_000)), message(5, b"alarm")]
+    stored: list[int] = []
+
+    def free_after_first_retry() -> None:
+        stored.extend(message.priority for message in queue.lease(9))
+        filler.unlink(missing_ok=True)
+
+    is_stored = downstream._store_until_stop(batch, free_after_first_retry)  # noqa: SLF001
+    rest = [message.priority for message in queue.lease(9)]
+    subscriber.connection.stop()
+    queue.close()
+
+    assert (is_stored, stored, rest) == (True, [5], [1])
