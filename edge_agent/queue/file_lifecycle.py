@@ -1,4 +1,4 @@
-"""Lifecycle of a queue file shared by processes: locks, check, repair, reserve."""
+"""Lifecycle of a queue file shared by processes: locks, check, repair."""
 
 import errno
 import fcntl
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from edge_agent.queue.base import QueueFileError
+from edge_agent.queue.disk_reserve import SpaceReserve
 from edge_agent.queue.recovery import (
     EMPTIED,
     connect_read_only,
@@ -29,7 +30,7 @@ from edge_agent.queue.schema import (
     migrate,
     stored_format,
 )
-from edge_agent.queue.store import RESERVE_BYTES, Store
+from edge_agent.queue.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -44,57 +45,6 @@ _NO_DAMAGE = _SPACE_ERRORS | {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_NOMEM,
 }
-
-
-class SpaceReserve:
-    """File beside a queue file, deleted on a full disk so that alarms still fit.
-
-    Args:
-        queue: The queue file.
-
-    Attributes:
-        is_allocated: Whether the file is allocated, as far as this process knows.
-    """
-
-    def __init__(self, queue: Path) -> None:
-        self._path = Path(f"{queue}.reserve")
-        self._lock = threading.Lock()
-        self.is_allocated = False
-        self.allocate()
-
-    def release(self) -> bool:
-        """Delete the file; False when there was none."""
-        with self._lock:
-            self.is_allocated = False
-            try:
-                self._path.unlink()
-            except OSError:  # there is none, or the disk is read-only
-                return False
-            log.error("%s is removed: its disk is full", self._path)
-            return True
-
-    def allocate(self) -> bool:
-        """Allocate the file if the disk has space; return whether it is allocated."""
-        with self._lock:
-            self.is_allocated = self.is_allocated or self._create()
-            return self.is_allocated
-
-    def _create(self) -> bool:
-        try:
-            if self._path.exists() and self._path.stat().st_size == RESERVE_BYTES:
-                return True
-            disk = os.statvfs(self._path.parent)
-            # Twice the size: the reserve must not fill the disk itself.
-            if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
-                return False
-            self._path.unlink(missing_ok=True)
-            with self._path.open("xb") as file:  # never through a link
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-        except OSError:
-            with suppress(OSError):  # the disk is read-only
-                self._path.unlink()
-            return False
-        return True
 
 
 class QueueFile:
@@ -253,7 +203,7 @@ class QueueFile:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             # On a full disk SQLite cannot create the log's index either.
-            if code in _SPACE_ERRORS and SpaceReserve(self.path).release():
+            if code in _SPACE_ERRORS and SpaceReserve(self.path).release_any():
                 return self._connect_checked(is_alone)
             if not is_alone or code in _NO_DAMAGE:
                 raise

@@ -7,7 +7,7 @@ a page is cached for each priority and end until another process writes to the f
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from edge_agent.queue.store import (
@@ -299,6 +299,32 @@ class PendingChanges:
             changes.add_stored(row.priority, 1, row.cost_bytes)
         for row in self.moved:
             store.known_ids.forget(row.message.id)
+
+    def commit_removals(
+        self, store: Store, count: int, check: Callable[[Store], None]
+    ) -> None:
+        """Commit the first removals alone, if a check before the commit passes.
+
+        Their other counters are written with everything else: after a crash before
+        that, only those are too low.
+        """
+        rows = self.removed[:count]
+        seqs = {row.seq for row in rows}
+        changes = CounterDeltas()
+        with store.transaction():
+            missing = {row.seq for row in store.delete_rows(rows)}
+            for row in rows:
+                if row.seq not in missing:
+                    changes.add_stored(row.priority, -1, -row.cost_bytes)
+            for row in self.moved:
+                if row.seq in seqs:
+                    store.known_ids.forget(row.message.id)
+            store.apply_deltas(changes)
+            check(store)
+        del self.removed[:count]
+        self.moved = [row for row in self.moved if row.seq not in seqs]
+        for row in rows:
+            self.counters.add_stored(row.priority, 1, row.cost_bytes)
 
     def clear_committed(self) -> dict[int, list[QueueRow]]:
         """Clear everything after its commit.

@@ -9,6 +9,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +29,7 @@ from edge_agent.queue.base import (
     SpareReason,
     lease_order,
 )
+from edge_agent.queue.disk_reserve import commit_removals
 from edge_agent.queue.eviction import Budget, Evictor
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_stats
@@ -264,7 +266,7 @@ class SqliteQueue:
         """
         with self._lock:
             if self._pending:
-                self._commit((), None, use_reserve=bool(self._pending.removed))
+                self._commit((), None, use_reserve=False)
 
     def close(self) -> None:
         self._committer.close()  # outside the lock, which its thread may be waiting for
@@ -343,15 +345,27 @@ class SqliteQueue:
                     log.error("replace the SD card if this lasts: %s", error)  # noqa: TRY400
                 self._is_failing, self._failure = True, str(error)
                 raise
-            if not use_reserve:
-                raise
-            self._reserve.release()
-            if self._journal is not None:
-                self._journal.delete()
-            self._store.restart_wal()
-            ids = self._commit_once(drafts, state or {})
+            ids = self._commit_on_full_disk(drafts, state or {}, use_reserve)
         self._is_failing, self._failure = False, None
         return ids
+
+    def _commit_on_full_disk(
+        self,
+        drafts: Sequence[MessageDraft],
+        state: Mapping[str, str],
+        use_reserve: bool,
+    ) -> list[MessageId | None]:
+        if self._pending.removed:
+            with suppress(QueueDiskFullError):
+                commit_removals(self._store, self._reserve, self._pending)
+                return self._commit_once(drafts, state)
+        if not use_reserve:
+            raise QueueDiskFullError(str(self._file.path))
+        self._reserve.release()
+        if self._journal is not None:
+            self._journal.delete()
+        self._store.restart_wal()
+        return self._commit_once(drafts, state)
 
     def _commit_once(
         self, drafts: Sequence[MessageDraft], state: Mapping[str, str]
@@ -367,6 +381,8 @@ class SqliteQueue:
             own = {**block.to_state(), **self._clock.to_state(), **void}
             self._store.set_state({**self._pending.state, **state, **own})
             self._store.apply_deltas(changes)
+            if rows or self._pending.rows:
+                self._reserve.check_growth(self._store)
         # After the commit: a failed transaction must not change anything in memory.
         rest = block.after_using(len(rows))
         # Without a block, an unused number may be lower than those of other processes.
@@ -378,10 +394,7 @@ class SqliteQueue:
         self._ready.add_stored(self._pending.clear_committed())
         self._ready.add_stored(group_by_priority(rows))
         self._leases.compact_ranges()
-        if self._reserve.is_allocated:
-            self._store.limit_growth()
-        else:  # the space of the reserve is for messages, not for the log
-            self._store.restart_wal()
+        self._reserve.limit_log(self._store)
         return ids
 
     def _drop_expired(self, changes: CounterDeltas) -> None:

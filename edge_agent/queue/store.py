@@ -529,10 +529,14 @@ class Store:
             return
         self._grown_bytes = 0
         with self._logging_errors():
-            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
-            growth = pages * PAGE_BYTES - self._path.stat().st_size
-            if growth > RESERVE_BYTES // 2:
+            if self.growth_bytes() > RESERVE_BYTES // 2:
                 self._checkpoint("PASSIVE")
+
+    def growth_bytes(self) -> int:
+        """Bytes by which a checkpoint would grow the file."""
+        with self._reading():
+            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+        return int(pages) * PAGE_BYTES - self._path.stat().st_size
 
     def restart_wal(self) -> None:
         """Checkpoint, so that the next commit overwrites the log from its start."""

@@ -9,11 +9,14 @@ import pytest
 
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
+    COMMIT_PUTS_DEFER_ACKS,
     Durability,
     MessageDraft,
     QueueDiskFullError,
 )
+from edge_agent.queue.disk_reserve import commit_removals
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId
 
 
 @pytest.fixture
@@ -30,11 +33,13 @@ def draft(priority: int, size: int = 1000) -> MessageDraft:
     return MessageDraft(priority, "/t", lambda _id: os.urandom(size))
 
 
-def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
-    """Put routine readings until the disk is full; return their number."""
+def fill(
+    queue: SqliteQueue, limit: int = 20_000, *, priority: int = 2, size: int = 1000
+) -> int:
+    """Put messages until the disk is full; return their number."""
     for number in range(limit):
         try:
-            queue.put([draft(2)])
+            queue.put([draft(priority, size)])
         except QueueDiskFullError:
             return number
     raise AssertionError("the disk was never full")
@@ -106,6 +111,73 @@ def test_pending_readings_leave_the_reserve_to_alarms(small_disk: Path) -> None:
     queue.close()
 
     assert (rows[2], rows[5]) == (durability.max_pending - 1, 1001)
+
+
+@pytest.mark.parametrize(
+    "durability",
+    [COMMIT_EVERY_PUT, COMMIT_PUTS_DEFER_ACKS, Durability(window_s=3600.0)],
+)
+@pytest.mark.parametrize("readings", [0, 20_000])
+def test_removal_makes_room_for_alarms_while_the_disk_stays_full(
+    small_disk: Path, durability: Durability, readings: int
+) -> None:
+    """Once the reserve is used up, only what was delivered makes room."""
+    queue = SqliteQueue(small_disk / "q.db", "n1", "b", 10**8, durability=durability)
+    queue.put([draft(5)])
+    if readings:
+        fill(queue, readings)
+    counts = []
+    for _ in range(4):
+        fill_disk(small_disk)
+        counts.append(fill(queue, priority=5, size=200))
+        fill_disk(small_disk)
+        leased = queue.lease(20_000)
+        queue.ack([message.seq for message in leased])
+        queue.flush()
+    rows = {p: depth.rows for p, depth in queue.stats().depth.items()}
+    stored = queue.lease(1)
+    queue.close()
+
+    assert min(counts) >= 300
+    assert (sum(rows.values()), stored) == (0, [])
+
+
+def test_messages_moved_on_a_full_disk_may_come_back(small_disk: Path) -> None:
+    """Their ids are forgotten in the same transaction: a kill may follow it."""
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "gw", "b", 10**8, durability=COMMIT_PUTS_DEFER_ACKS)
+    foreign = [draft(2)._replace(id=MessageId("n1", "b1", seq)) for seq in range(60)]
+    queue.put(foreign)
+    fill_disk(small_disk)
+    fill(queue, priority=5, size=200)
+    leased = queue.lease(60, priority=2)
+    queue.hand_over([message.seq for message in leased])
+    commit_removals(queue._store, queue._reserve, queue._pending)  # noqa: SLF001
+    other = SqliteQueue(path, "gw", "b", 10**8)  # sees what a kill now would leave
+    rows = [other.stats().depth[p] for p in (2, 5)]
+    back = other.put([each._replace(priority=5) for each in foreign[:9]])
+    other.close()
+    queue.close()
+
+    assert len(leased) == 60
+    assert (rows[0].rows, rows[0].bytes, rows[1].rows > 300) == (0, 0, True)
+    assert back == [each.id for each in foreign[:9]]
+
+
+def test_removals_may_use_the_space_for_alarms(small_disk: Path) -> None:
+    """As beside a file of an earlier version, which has no space for removals."""
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    fill(queue)
+    Path(f"{path}.removals").unlink()
+    fill_disk(small_disk)
+    leased = queue.lease(20_000)
+    queue.ack([message.seq for message in leased])
+    queue.put([draft(5)])
+    rows = {p: depth.rows for p, depth in queue.stats().depth.items()}
+    queue.close()
+
+    assert (rows[2], rows[5]) == (0, 1)
 
 
 def test_reserve_is_restored_when_space_is_free_again(small_disk: Path) -> None:
