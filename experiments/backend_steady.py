@@ -22,9 +22,11 @@ import pstats
 import random
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import mean
@@ -55,6 +57,7 @@ TIP_MM: Final = 0.5
 PACKS_AT_ONCE: Final = 50_000
 MIN_COLUMNS: Final = 100
 TICK_S: Final = os.sysconf("SC_CLK_TCK")
+WATCH_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,29 @@ class Usage:
             elif name.startswith("python"):
                 workers = workers[0] + cpu_s, max(workers[1], mib)
         return cls((time.process_time(), _process(os.getpid())[1]), jvm, workers)
+
+
+@contextmanager
+def watched_peaks() -> Iterator[dict[str, int]]:
+    """Largest resident sets (MiB), also of workers that end: Spark ends idle ones."""
+    peaks = {"driver": 0, "jvm": 0, "worker": 0}
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while True:
+            usage = Usage.now()
+            for name, found in zip(peaks, astuple(usage), strict=True):
+                peaks[name] = max(peaks[name], found[1])
+            if is_over.wait(WATCH_S):
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def _process(pid: int) -> tuple[float, int, str]:
@@ -367,8 +393,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     """Measure the passes of a running job with hours of history."""
     plan = Plan(calm_hours, storm_hours, warm, passes, profiles, restarts, rain)
     session = open_session("local[2]")
-    measured = [run(session, int(each), plan) for each in nodes.split(",")]
-    usage = Usage.now()
+    with watched_peaks() as peaks:
+        measured = [run(session, int(each), plan) for each in nodes.split(",")]
     session.stop()
     costs = [average(each.running) for each in measured if each.running]
     rows = [line("first, of all history", each.first) for each in measured]
@@ -380,7 +406,6 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         rows += [line("first, warm start", cost) for cost in each.warm]
         rows += [line("first, cold start", cost) for cost in each.cold]
     print("\n" + table(HEAD, rows) + "\n")
-    peaks = {"driver": usage.driver[1], "jvm": usage.jvm[1], "worker": usage.workers[1]}
     print(f"  largest resident sets, MiB: {peaks}")
     result = {"plan": str(plan), "passes": list(map(asdict, measured)), "peaks": peaks}
     print(f"  {write(out, 'backend_steady', result)}")

@@ -164,6 +164,7 @@ def _run(command: Sequence[str], decision: ScalingDecision) -> CommandResult:
             check=False,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=COMMAND_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -387,11 +387,6 @@ class DirectoryPublisher:
             session.publish(MANAGER_LOAD, report)
 
     @property
-    def has_audience(self) -> bool:
-        """Whether a broker on which we publish the directory is connected."""
-        return any(session.is_up for session in self._served)
-
-    @property
     def _served(self) -> list[BrokerSession]:
         return [self._own, *self.adopted]
 

@@ -571,7 +571,7 @@ class Manager:
         self._publisher.publish_view(self._registry.own_view)
         now_s, registry = self._clocks.mono_s(), self._registry
         is_due = self._is_completion_pending and registry.is_complete
-        if is_due and self._publisher.has_audience:
+        if is_due and (self._own.is_up or self._publisher.adopted):
             self._publisher.publish_ready(registry.table.version)
             delay_s = COMPLETE_DELAY_S if registry.original_gateways else 0.0
             self._complete_at_s = now_s + delay_s

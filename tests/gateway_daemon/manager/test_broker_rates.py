@@ -1,6 +1,14 @@
 """Messages per second, from the counters in Mosquitto's `$SYS` topics."""
 
-from gateway_daemon.manager.broker_rates import COUNT_STALE_S, ReceivedCounter
+from queue import SimpleQueue
+
+from gateway_daemon.manager.broker_rates import (
+    COUNT_STALE_S,
+    CommandResult,
+    ReceivedCounter,
+    run_command_in_thread,
+)
+from gateway_daemon.manager.scaling_policy import ScalingDecision
 from spatial_mqtt.topics import RECEIVED_COUNT
 from spatial_mqtt.transport import IncomingMessage
 
@@ -42,3 +50,12 @@ def test_invalid_count_gives_no_rate() -> None:
     counter.on_message(count_message(b"many"))
 
     assert counter.rate_per_s(0.0) is None
+
+
+def test_output_of_a_command_may_be_in_any_encoding() -> None:
+    """It ended the thread of the command, and with it the Manager."""
+    results: SimpleQueue[CommandResult] = SimpleQueue()
+    decision = ScalingDecision("start", "broker", "/1", None, "hot")
+    run_command_in_thread(["printf", "caf\\351\\n"], decision, results.put)
+
+    assert results.get(timeout=60).output == "caf\N{REPLACEMENT CHARACTER}"
