@@ -9,9 +9,11 @@ import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from backend_spark.errors import DamagedDatabaseError
+from service_runtime.files import fsync_folder, write_atomic
 
 JOURNAL_FILE: Final = "journal.sqlite"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
@@ -49,16 +51,18 @@ def refuse_emptied(path: Path, file: str) -> None:
         raise DamagedDatabaseError(path, problem, LOSSES[file])
 
 
-def open_database(path: Path, tables: str, mode: int = 0o644) -> sqlite3.Connection:
+def open_database(
+    path: Path, tables: str, mode: int | None = None
+) -> sqlite3.Connection:
     """Open a database for several threads; each commit is on disk.
 
     Args:
         path: Of the file; its folder is made.
         tables: SQL that makes the tables that are missing.
-        mode: Permission bits of a new file.
+        mode: Permission bits of a new file; None leaves them to the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
+    if not path.exists():
         _create(path, tables, mode)
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     db.execute("pragma journal_mode = wal")
@@ -67,18 +71,18 @@ def open_database(path: Path, tables: str, mode: int = 0o644) -> sqlite3.Connect
     return db
 
 
-def _create(path: Path, tables: str, mode: int) -> None:
-    """Write a new database; none stays behind on a full disk."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with (
-            os.fdopen(handle, "wb") as file,
-            closing(sqlite3.connect(":memory:")) as db,
-        ):
-            db.executescript(tables)
-            file.write(db.serialize())
-            file.flush()
-            os.fsync(handle)
-    except OSError:
-        path.unlink()
-        raise
+def _create(path: Path, tables: str, mode: int | None) -> None:
+    """Make a new database, unless another process does.
+
+    A kill leaves the whole file or none, and perhaps a folder that nothing reads; its
+    name is not of the form ``*.sqlite*``, which a restore looks for.
+    """
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(tables)
+        content = db.serialize()
+    with TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
+        new = Path(folder) / path.name
+        write_atomic(new, content, mode)
+        with suppress(FileExistsError):
+            os.link(new, path)  # a rename would replace the other process's file
+    fsync_folder(path.parent)

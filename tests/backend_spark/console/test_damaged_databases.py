@@ -1,10 +1,11 @@
 """The console on a database that a bad disk has damaged, or without space."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from console_workspace import Clock, Workspace, log_in, make_test_services, serv
 from soak.disk import fill, mounted
 
 from backend_spark.__main__ import EXIT_BUSY
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.database_files import find_emptied
+from backend_spark.console.notifications.outbox import NotificationOutbox
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 
 PAGE_BYTES = 4096
@@ -126,6 +130,75 @@ def test_start_without_the_file_works(used: Workspace, name: str, clock: Clock) 
     services.notifications.close()
     assert services.events.in_force()
     assert services.notifications.outbox.newest(1)
+
+
+def is_killed_at(step: int, use: Callable[[], object]) -> bool:
+    """Use a file in a child, killed at its n-th call; return whether it was."""
+    child = os.fork()
+    if child == 0:
+        remaining = step
+
+        def hook(event: str, _: tuple[object, ...]) -> None:
+            nonlocal remaining
+            if event.startswith(("open", "os.", "sqlite3.", "tempfile.")):
+                remaining -= 1
+                if remaining == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        use()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_first_start_that_is_killed_leaves_no_empty_file(tmp_path: Path) -> None:
+    """Each later start would take it for a lost one, and there is no backup yet."""
+    is_killed, step = True, 0
+    while is_killed:
+        step += 1
+        path = tmp_path / f"{step}/journal.sqlite"
+        is_killed = is_killed_at(step, lambda path=path: Journal(path))
+        assert not find_emptied(path), step
+        Journal(path).write(1.0, "note", "", "鈴木", {})
+        # A restore refuses a folder with files of this form.
+        left = {each.name for each in path.parent.glob("*.sqlite*")}
+        assert left <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    assert step > 5
+
+
+@pytest.mark.parametrize(
+    ("made", "mode"), [(Journal, 0o640), (NotificationOutbox, 0o600)]
+)
+def test_mode_of_a_new_file(
+    tmp_path: Path, made: Callable[[Path], object], mode: int
+) -> None:
+    """The umask says who may read the journal; notifications are private."""
+    before = os.umask(0o027)
+    try:
+        made(tmp_path / "new.sqlite")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new.sqlite").stat().st_mode & 0o777 == mode
+
+
+def test_file_that_another_process_makes_meanwhile_is_kept(tmp_path: Path) -> None:
+    """Such as the console, while a report makes the first journal."""
+    path = tmp_path / "journal.sqlite"
+    is_made = False
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal is_made
+        if event == "sqlite3.connect" and arguments[0] == ":memory:" and not is_made:
+            is_made = True
+            Journal(path).write(1.0, "note", "", "鈴木", {})
+
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(hook)
+        Journal(path)
+        os._exit(0 if is_made else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [each.who for each in Journal(path).read("note")] == ["鈴木"]
 
 
 def test_start_on_a_full_disk_names_the_folder(workspace: Workspace) -> None:
