@@ -241,20 +241,19 @@ class QueueFile:
     def _replace_damaged(self, reason: str) -> tuple[int, Path]:
         """Salvage into a new file, then rename it over the damaged one.
 
-        In this order, a kill at any moment leaves either the damaged file in place
-        or a complete salvaged one, which the next open swaps in.
+        In this order, a kill or a full disk at any moment leaves either the damaged
+        file in place or a complete salvaged one, which the next open swaps in.
         """
         log.error("queue file %s is set aside: %s", self.path, reason)
         if not self.path.exists():  # its name numbers the files that are kept
             open(self.path, "ab", opener=_open_no_link).close()
         new = Path(f"{self.path}.new")
-        for file in _with_log_files(new):
-            file.unlink(missing_ok=True)
-        db = _connect_migrated(new)
+        _delete_with_log(new)
         try:
-            count = salvage(self.path, Store(new, db))
-        finally:
-            db.close()
+            count = _salvage_into(new, self.path)
+        except BaseException:
+            _delete_with_log(new)  # it would keep space of a full disk
+            raise
         new.rename(f"{self.path}.salvaged")
         return count, self._swap_in_salvaged()
 
@@ -302,6 +301,25 @@ def find_damage(path: Path, *, is_in_use: bool) -> str | None:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         return None if code in _NO_DAMAGE else " ".join(str(error).split())
     return None
+
+
+def _salvage_into(new: Path, damaged: Path) -> int:
+    """Salvage a file into a new one that is complete without its log."""
+    try:
+        with closing(_connect_migrated(new)) as db:
+            count = salvage(damaged, Store(new, db))
+            # `close` would report no error and leave the messages in the log.
+            (is_busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise QueueFileError(str(new), str(error)) from error
+    if is_busy:
+        raise QueueFileError(str(new), "another process uses it")
+    return count
+
+
+def _delete_with_log(path: Path) -> None:
+    for file in _with_log_files(path):
+        file.unlink(missing_ok=True)
 
 
 def _open_no_link(path: str, flags: int) -> int:

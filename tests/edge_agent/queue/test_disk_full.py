@@ -1,9 +1,11 @@
 """A full disk: alarms are still stored, and messages are still delivered."""
 
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,16 +15,19 @@ from edge_agent.queue.base import (
     Durability,
     MessageDraft,
     QueueDiskFullError,
+    QueueFileError,
 )
 from edge_agent.queue.disk_reserve import commit_removals
+from edge_agent.queue.spare import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 2 MiB; needs root."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A tmpfs of 2 MiB, or of another size; needs root."""
+    size = getattr(request, "param", "2m")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(tmp_path)]
     if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
         pytest.skip("only root may mount a small disk")
     yield tmp_path
@@ -211,3 +216,54 @@ def test_queue_opens_on_a_full_disk(small_disk: Path) -> None:
 
     assert stored == count
     assert alarm
+
+
+def destroy_header(queue: SqliteQueue, path: Path) -> None:
+    queue.close()
+    path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
+
+
+def lose_file(queue: SqliteQueue, path: Path) -> None:
+    """As after a kill and an error of the file system: only the log is left."""
+    log = shutil.copy(f"{path}-wal", path.with_name("kept"))
+    queue.close()
+    path.write_bytes(b"")
+    Path(log).rename(f"{path}-wal")
+
+
+@pytest.mark.parametrize("small_disk", ["8m"], indirect=True)
+@pytest.mark.parametrize("damage", [destroy_header, lose_file])
+def test_damaged_file_stays_until_there_is_space_for_its_copy(
+    small_disk: Path, damage: Callable[[SqliteQueue, Path], None]
+) -> None:
+    """The copy's log fits, its checkpoint does not; a node goes on in memory."""
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    for _ in range(200):
+        queue.put([draft(5, 300)])
+    damage(queue, path)
+    before = {file: file.read_bytes() for file in small_disk.glob("q.db*")}
+    rest = small_disk / "rest"
+    disk = os.statvfs(small_disk)
+    rest.write_bytes(b"x" * (disk.f_bavail * disk.f_frsize - 200_000))
+
+    with pytest.raises(QueueFileError, match="full"):
+        SqliteQueue(path, "n1", "b", 10**8)
+    assert {file: file.read_bytes() for file in small_disk.glob("q.db*")} == before
+    with TemporaryDirectory() as memory:
+        spare = open_or_spare(
+            lambda file: SqliteQueue(
+                file or path, "n1", "b", 10**7, durability=Durability(window_s=3600.0)
+            ),
+            path,
+            Path(memory, "spare"),
+        )
+        assert spare.spare_for is not None
+        assert len(spare.lease(201)) == 200
+        spare.close()
+    rest.unlink()
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    rows, leased = queue.stats().depth[5].rows, len(queue.lease(201))
+    queue.close()
+
+    assert (rows, leased) == (200, 200)

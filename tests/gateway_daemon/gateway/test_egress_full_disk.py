@@ -1,5 +1,6 @@
 """A gateway whose disk is full, with real queue files."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,31 @@ def test_lane_of_a_lost_table_is_moved(
     assert old not in egress.lane_status()
     egress.apply_table(table(3, old))
     wait_until(lambda: waiting(egress) == {old: COUNT})
+
+
+def test_damaged_lane_is_recovered_when_there_is_space(
+    disk: Path, open_egress: Callable[[], Egress]
+) -> None:
+    """The gateway goes on without it, although its messages are not readable."""
+    only = broker()
+    before = open_egress()
+    before.apply_table(table(1, only))
+    before.put(drafts())
+    before.close()
+    (lane,) = disk.glob("127*.db")
+    lane.write_bytes(b"\xff" * 100 + lane.read_bytes()[100:])
+    filler = fill(disk)
+    os.truncate(filler, filler.stat().st_size - 1_500_000)
+    egress = open_egress()
+    egress.adopt([only])
+    egress.apply_table(table(1, only))
+    assert egress.put([MessageDraft(5, TOPIC, lambda _id: b"alarm")]) == 1
+    egress.settle()
+    assert waiting(egress) == {None: 1}
+
+    filler.unlink()
+    egress.settle()
+    assert waiting(egress) == {only: COUNT + 1}
 
 
 def test_delivered_alarm_is_stored_before_the_readings_of_its_batch(
