@@ -208,7 +208,7 @@ def count_lost_commits(path: Path) -> int:
             # The frame that ends a commit has the file's size; older ones other salts.
             if not is_valid and frame[8:16] == salts and any(frame[4:8]):
                 count += 1
-    return count if count > TORN_COMMITS or size_of(path) == 0 else 0
+    return count if count > TORN_COMMITS else 0
 
 
 def has_only_its_log(path: Path) -> bool:
