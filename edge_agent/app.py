@@ -97,8 +97,10 @@ UPDATE_BUSY_S = 5.0
 """Pause of a download while messages wait."""
 
 SAFE_QUEUE_BYTES = 10_000_000
-HELD_BYTES = RESERVE_BYTES // 2
-"""Messages in memory while the disk fails; a full disk's reserve takes them later."""
+HELD_BYTES = RESERVE_BYTES // 4
+"""Messages in memory while the disk fails; a full disk's reserve takes them later.
+
+Its other half is for the log."""
 
 
 class SimulationError(YamamoriError):

@@ -338,8 +338,8 @@ class Durability:
             for the commit of a put, which halves the commits. After a crash in that
             time they are sent again with the same id; other processes still see them. 0
             removes them before `ack` returns. Ignored where there is a window.
-        held_bytes: Maximum size of the messages that stay in memory, and are leased,
-            while the file cannot be written; 0 lets `put` raise its error. Less
+        held_bytes: Maximum size in the file of the messages that stay in memory, and
+            are leased, while it cannot be written; 0 lets `put` raise its error. Less
             urgent ones give way. On a full disk only urgent ones are held.
     """
 

@@ -203,6 +203,12 @@ _WINDOW_BYTES = 64 * 1024
 """In the file and its log this is twice as much: what the deleted journal frees."""
 
 
+def _file_bytes(rows: Sequence[QueueRow]) -> int:
+    """Bytes by which messages may grow the file."""
+    large = sum(row.cost_bytes > _LARGEST_IN_PAGE for row in rows)
+    return total_cost_bytes(rows) + large * PAGE_BYTES
+
+
 class PendingChanges:
     """Changes in memory, all of which the next commit writes.
 
@@ -234,9 +240,7 @@ class PendingChanges:
 
     def has_room(self, new: Sequence[QueueRow]) -> bool:
         """Whether an alarm on a full disk can take these along without the reserve."""
-        rows = [*self.rows.values(), *new]
-        large = sum(row.cost_bytes > _LARGEST_IN_PAGE for row in rows)
-        return total_cost_bytes(rows) + large * PAGE_BYTES <= _WINDOW_BYTES
+        return _file_bytes([*self.rows.values(), *new]) <= _WINDOW_BYTES
 
     def peek(self, priority: int, newest: bool) -> QueueRow | None:
         """The oldest or newest message of a priority that was never leased."""
@@ -249,14 +253,14 @@ class PendingChanges:
         The oldest are dropped first. Messages that were ever leased are kept.
         """
         lowest = min(row.priority for row in new)
-        excess = total_cost_bytes([*self.rows.values(), *new]) - max_bytes
+        excess = _file_bytes([*self.rows.values(), *new]) - max_bytes
         chosen: list[QueueRow] = []
         for priority in sorted(p for p in self._unleased if p < lowest):
             for seq in self._unleased[priority]:
                 if excess <= 0:
                     break
                 chosen.append(self.rows[seq])
-                excess -= chosen[-1].cost_bytes
+                excess -= _file_bytes(chosen[-1:])
         if excess > 0:
             return False
         for row in chosen:

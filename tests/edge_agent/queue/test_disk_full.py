@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from edge_agent.app import HELD_BYTES
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
     COMMIT_PUTS_DEFER_ACKS,
@@ -116,6 +117,29 @@ def test_pending_readings_leave_the_reserve_to_alarms(small_disk: Path) -> None:
     queue.close()
 
     assert (rows[2], rows[5]) == (durability.max_pending - 1, 1001)
+
+
+@pytest.mark.parametrize("size", [200, 800, 1000, 3000])
+def test_alarm_takes_the_messages_held_in_memory_along(
+    small_disk: Path, size: int
+) -> None:
+    """As many as a node may hold when its disk is full."""
+    path = small_disk / "q.db"
+    durability = Durability(window_s=3600.0, held_bytes=HELD_BYTES)
+    queue = SqliteQueue(path, "n1", "b", 10**8, durability=durability)
+    for _ in range(50):
+        queue.put([draft(2)])
+    queue.flush()
+    fill_disk(small_disk)
+    count = fill(queue, priority=4, size=size)
+    alarms = [queue.put([draft(5, 200)])[0] for _ in range(3)]
+    other = SqliteQueue(path, "n1", "b", 10**8)  # sees what a kill now would leave
+    rows = [other.stats().depth[p].rows for p in (4, 5)]
+    other.close()
+    queue.close()
+
+    assert None not in alarms
+    assert rows == [count, 3]
 
 
 @pytest.mark.parametrize(
