@@ -20,7 +20,7 @@ from gateway_daemon.gateway.downstream import (
     Downstream,
     ReceivedMessage,
 )
-from gateway_daemon.gateway.egress import Egress, Lane
+from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
 from service_runtime.crash_guard import CrashGuard, DeadLetters
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
@@ -182,7 +182,7 @@ def test_delivered_alarm_is_stored_before_the_readings_of_its_batch(
     endpoint, clock = Endpoint("127.0.0.1", free_port(), None), time.monotonic
     guard = CrashGuard(tmp_path / "slot", DeadLetters(tmp_path / "letters"), "b").open()
     downstream = Downstream(
-        "gw", Connection, Lane(queue), endpoint,
+        "gw", Connection, Lane(queue, ArrivalTimes(0.0)), endpoint,
         parser=DeliveryParser(1, guard), watchdog=LoopWatchdog(clock),
     )  # fmt: skip
     subscriber = BrokerSubscriber("gw", endpoint, Connection, id, lambda: None)
