@@ -116,16 +116,21 @@ def replace_list(client: Client) -> None:
     wait_until(lambda: client.on(GATEWAY_INFO).count(ours) > rounds)
 
 
-def test_manager_that_ran_again_behind_a_broken_link_keeps_its_directory(
-    pair: Pair,
-) -> None:
-    """A table of before its return replaced its newer one, for good."""
+def cut_the_link_to_a_served_broker(pair: Pair) -> None:
+    """Serve the broker of a Manager that has ended, with table 1, then cut the link."""
     add_broker(pair.own, "/1")
     wait_until(lambda: versions(pair.own) == [1])
     pair.end_peer()
     wait_until(lambda: versions(pair.peer) == [1])
     pair.relay.cut()
     wait_until(lambda: "serving" not in pair.manager.status())
+
+
+def test_manager_that_ran_again_behind_a_broken_link_keeps_its_directory(
+    pair: Pair,
+) -> None:
+    """A table of before its return replaced its newer one, for good."""
+    cut_the_link_to_a_served_broker(pair)
     pair.publish_view(is_away=False)
     pair.peer.publish(BROKER_TABLE, b'{"version":2,"brokers":[]}', retain=True)
     lists = len(pair.peer.on(GATEWAY_INFO))
@@ -141,12 +146,7 @@ def test_manager_that_ran_again_behind_a_broken_link_keeps_its_directory(
 
 def test_table_is_not_published_again_after_a_break_of_the_link(pair: Pair) -> None:
     """A gateway of the original Gamma ends when it receives a table again."""
-    add_broker(pair.own, "/1")
-    wait_until(lambda: versions(pair.own) == [1])
-    pair.end_peer()
-    wait_until(lambda: versions(pair.peer) == [1])
-    pair.relay.cut()
-    wait_until(lambda: "serving" not in pair.manager.status())
+    cut_the_link_to_a_served_broker(pair)
     pair.relay.restore()
     wait_until(lambda: "serving" in pair.manager.status())
     add_broker(pair.peer, "/2")
