@@ -152,6 +152,11 @@ def read_json_or(path: Path, form: type[T], default: D) -> T | D:
         return default
 
 
+def file_size(path: Path) -> int:
+    """Size of a file in bytes; 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
 def fsync_file(path: Path) -> None:
     """Make the content of a finished file survive a power cut."""
     _fsync(path, os.O_RDONLY)

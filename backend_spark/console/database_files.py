@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from backend_spark.errors import DamagedDatabaseError
-from service_runtime.files import fsync_folder, write_atomic
+from service_runtime.files import file_size, fsync_folder, write_atomic
 
 JOURNAL_FILE: Final = "journal.sqlite"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
@@ -31,10 +31,9 @@ LOSSES: Final = {
 def find_emptied(path: Path) -> str:
     """Why SQLite would replace a database by a new one; empty if it would not."""
     if path.exists():
-        return "" if path.stat().st_size else "a file of 0 bytes"
+        return "" if file_size(path) else "a file of 0 bytes"
     log = path.with_name(f"{path.name}-wal")
-    has_log = log.exists() and log.stat().st_size > 0
-    return f"no file beside {log.name}" if has_log else ""
+    return f"no file beside {log.name}" if file_size(log) else ""
 
 
 def refuse_emptied(path: Path, file: str) -> None:

@@ -23,7 +23,7 @@ from backend_spark.ingest.segment_log import (
     set_segment_aside,
 )
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.files import fsync_file, fsync_folder, is_disk_full
+from service_runtime.files import file_size, fsync_file, fsync_folder, is_disk_full
 from service_runtime.locks import acquire_lock
 
 log = logging.getLogger(__name__)
@@ -160,8 +160,7 @@ class SegmentRetention:
 
     def _reserve_space(self, past: Path) -> None:
         """Reserve disk space for the next version of the id file, if possible."""
-        used_bytes = past.stat().st_size if past.exists() else 0
-        wanted_bytes = max(RESERVE_BYTES, 2 * used_bytes)
+        wanted_bytes = max(RESERVE_BYTES, 2 * file_size(past))
         reserve = _reserve_path(past)
         try:
             if not reserve.exists() or reserve.stat().st_size < wanted_bytes:

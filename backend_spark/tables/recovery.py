@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from service_runtime.files import fsync_folder
+from service_runtime.files import file_size, fsync_folder
 
 log = logging.getLogger(__name__)
 
@@ -107,10 +107,7 @@ def _is_complete(path: Path, commit: Path, removed: set[str]) -> bool:
     except json.JSONDecodeError:
         return False
     expected = {each["path"]: each["size"] for each in added}
-    sizes = {
-        name: (path / name).stat().st_size if (path / name).exists() else 0
-        for name in expected.keys() - removed
-    }
+    sizes = {name: file_size(path / name) for name in expected.keys() - removed}
     is_empty = commit.stat().st_size == 0
     return not is_empty and all(sizes[name] == expected[name] for name in sizes)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from edge_agent.queue.base import QueueDiskFullError
 from edge_agent.queue.leasing import PendingChanges
 from edge_agent.queue.store import PAGE_BYTES, RESERVE_BYTES, Store
+from service_runtime.files import file_size
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class SpaceReserve:
             return
         growth = store.growth_bytes()
         with self._lock:
-            free = _free_bytes(self._path) + _size(self._removal_path) // 2
+            free = _free_bytes(self._path) + file_size(self._removal_path) // 2
         if growth > 0 and 2 * growth > free:
             raise QueueDiskFullError(str(self._queue))
 
@@ -187,7 +188,3 @@ def _delete(path: Path) -> bool:
 def _free_bytes(path: Path) -> int:
     disk = os.statvfs(path.parent)
     return disk.f_bavail * disk.f_frsize
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -20,7 +20,6 @@ from edge_agent.queue.recovery import (
     count_lost_commits,
     has_only_its_log,
     salvage,
-    size_of,
 )
 from edge_agent.queue.schema import (
     FORMAT,
@@ -31,6 +30,7 @@ from edge_agent.queue.schema import (
     stored_format,
 )
 from edge_agent.queue.store import Store
+from service_runtime.files import file_size
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class QueueFile:
             self._replace_damaged(EMPTIED)
         elif is_alone and (commits := count_lost_commits(self.path)):
             self._replace_damaged(f"{commits} commits follow a damaged part of its log")
-        elif is_alone and self.path.exists() and size_of(self.path) == 0:
+        elif is_alone and self.path.exists() and file_size(self.path) == 0:
             log.warning("queue file %s is empty; messages in it are lost", self.path)
 
     def _connect_checked(self, is_alone: bool) -> sqlite3.Connection:

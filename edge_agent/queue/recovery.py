@@ -29,6 +29,7 @@ from edge_agent.queue.store import (
     Store,
 )
 from edge_agent.queue.write_journal import GENERATION_KEY, NEXT_SEQ_KEY
+from service_runtime.files import file_size
 from spatial_mqtt.priority import LADDER
 
 log = logging.getLogger(__name__)
@@ -216,12 +217,7 @@ def has_only_its_log(path: Path) -> bool:
 
     SQLite deletes the log when it opens such a file.
     """
-    return size_of(path) == 0 and size_of(Path(f"{path}-wal")) > 0
-
-
-def size_of(path: Path) -> int:
-    """Size of a file; 0 if there is none."""
-    return path.stat().st_size if path.exists() else 0
+    return file_size(path) == 0 and file_size(Path(f"{path}-wal")) > 0
 
 
 def _checksums(byte_order: str, raw: bytes, sums: Sums) -> Sums:
@@ -443,10 +439,10 @@ def _read(path: Path, query: str) -> Iterator[Record]:
 
 def connect_read_only(path: Path, *, is_in_use: bool = False) -> sqlite3.Connection:
     """Open a file that is kept unchanged, so that its log is not applied."""
-    if size_of(path) == 0:  # even so SQLite would delete the log
+    if file_size(path) == 0:  # even so SQLite would delete the log
         raise sqlite3.DatabaseError("the file is empty")
     # On a read-only disk SQLite can open a file without a log only as immutable.
-    has_log = is_in_use or size_of(Path(f"{path}-wal")) > 0
+    has_log = is_in_use or file_size(Path(f"{path}-wal")) > 0
     mode = "mode=ro" if has_log else "mode=ro&immutable=1"
     db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
     db.text_factory = decode_text
