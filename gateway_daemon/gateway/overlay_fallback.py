@@ -443,10 +443,12 @@ class OverlayFallback:
             return
         log.warning("%d urgent messages take the overlay as well", len(copied))
         drafts = [each.draft for each in copied]
+        alarms = [draft for draft in drafts if draft.priority == LADDER.top]
+        others = [draft for draft in drafts if draft.priority < LADDER.top]
         try:
-            # Alarms first and alone: on a full disk only they have space.
-            self.queue.put([each for each in drafts if each.priority == LADDER.top])
-            self.queue.put([each for each in drafts if each.priority < LADDER.top])
+            # On a full disk only alarms have space, and only without the others.
+            for group in filter(None, (alarms, others)):
+                self.queue.put(group)
         except (QueueFullError, QueueFileError) as error:  # the broker's queue has them
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
 
