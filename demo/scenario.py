@@ -140,7 +140,7 @@ class Storm:
         return self.hours * 3600 / self.real_duration_s
 
 
-INVENTED = Storm(datetime(2026, 7, 1, tzinfo=JST), hours=24, real_duration_s=120)
+INVENTED = Storm(datetime(2026, 7, 1, tzinfo=JST), hours=24, real_duration_s=90)
 
 # Times of the faults, as shares of the storm.
 LINK_DOWN_AT, LINK_UP_AT = 0.20, 0.60
