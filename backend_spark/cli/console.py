@@ -485,8 +485,8 @@ def _send_test(
 def show_log(config_path: Path, limit: int) -> None:
     """Show notifications with their last attempt, newest first."""
     from backend_spark.console.app import outbox_path  # noqa: PLC0415
+    from backend_spark.console.databases import naming_damage  # noqa: PLC0415
     from backend_spark.console.notifications.outbox import NotificationOutbox  # noqa: PLC0415
-    from backend_spark.console.storage_faults import naming_damage  # noqa: PLC0415
 
     path = outbox_path(read_settings(config_path))
     if not path.exists():

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from backend_spark.console.accounts import Account, Accounts
 from backend_spark.console.audit_log import Journal, JournalDraft
-from backend_spark.console.storage_faults import is_full
+from backend_spark.console.databases import is_full
 from backend_spark.console.throttle import AttemptBudget, AttemptRate
 
 log = logging.getLogger(__name__)

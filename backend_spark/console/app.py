@@ -30,7 +30,12 @@ from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.cap_messages import CapMessages
-from backend_spark.console.database_files import JOURNAL_FILE, NOTIFICATIONS_FILE
+from backend_spark.console.databases import (
+    JOURNAL_FILE,
+    NOTIFICATIONS_FILE,
+    fault_handler,
+    naming_damage,
+)
 from backend_spark.console.dependencies import (
     ConsoleServices,
     Services,
@@ -80,7 +85,6 @@ from backend_spark.console.routes import (
 )
 from backend_spark.console.routes import map as map_routes
 from backend_spark.console.sessions import SessionStore
-from backend_spark.console.storage_faults import fault_handler, naming_damage
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules

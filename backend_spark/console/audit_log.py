@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from backend_spark.console.database_files import (
+from backend_spark.console.databases import (
     JOURNAL_FILE,
     open_database,
     refuse_emptied,

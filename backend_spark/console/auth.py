@@ -24,6 +24,7 @@ from backend_spark.console.accounts import (
     matching_step,
     verify_password,
 )
+from backend_spark.console.databases import is_full
 from backend_spark.console.http import came_from_proxy
 from backend_spark.console.openid import (
     BegunSignIn,
@@ -32,7 +33,6 @@ from backend_spark.console.openid import (
     SignInError,
 )
 from backend_spark.console.sessions import SessionStore
-from backend_spark.console.storage_faults import is_full
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 
 SESSION_S: Final = 12 * 3600.0

@@ -15,6 +15,7 @@ from backend_spark.console.accounts import Account
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.cap_messages import CapMessages
+from backend_spark.console.databases import is_full
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.features import CellFeatures
@@ -25,7 +26,6 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.previews import PastPreview
 from backend_spark.console.reviews import ReviewBook
-from backend_spark.console.storage_faults import is_full
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.sensorthings.service import SensorThingsService

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from backend_spark.console.accounts import Account
-from backend_spark.console.storage_faults import find_damage, is_damage, set_aside
+from backend_spark.console.databases import find_damage, is_damage, set_aside
 
 log = logging.getLogger(__name__)
 

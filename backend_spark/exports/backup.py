@@ -29,8 +29,12 @@ from backend_spark.config import (
     TABLES_FOLDER,
     BackendSection,
 )
-from backend_spark.console.database_files import LOSSES, find_emptied
-from backend_spark.console.storage_faults import check_integrity, is_damage
+from backend_spark.console.databases import (
+    LOSSES,
+    check_integrity,
+    find_emptied,
+    is_damage,
+)
 from backend_spark.criteria.applied_criteria import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from backend_spark.console.database_files import open_database
+from backend_spark.console.databases import open_database
 from backend_spark.console.notifications.rules import Plan, Target
 from slope_science.findings import DANGER
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from backend_spark.config import ConsoleSection
 from backend_spark.console.audit_log import Journal
+from backend_spark.console.databases import is_damage
 from backend_spark.console.events import EventBook, EventState
 from backend_spark.console.notifications import channels
 from backend_spark.console.notifications.channels import DeliveryError, Message
@@ -39,7 +40,6 @@ from backend_spark.console.notifications.rules import (
 )
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
-from backend_spark.console.storage_faults import is_damage
 from service_runtime.errors import FieldError
 
 log = logging.getLogger(__name__)

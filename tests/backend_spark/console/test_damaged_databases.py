@@ -17,7 +17,7 @@ from soak.disk import fill, mounted
 
 from backend_spark.__main__ import EXIT_BUSY
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.database_files import find_emptied
+from backend_spark.console.databases import find_emptied
 from backend_spark.console.notifications.outbox import NotificationOutbox
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 
