@@ -20,11 +20,13 @@ from deltalake import DeltaTable
 from backend_spark.console import level_grid, nodes
 from backend_spark.console.events import OpenEvents
 from backend_spark.console.http import Packed
-from backend_spark.console.level_grid import LatestRow, LevelGrid, severity
-from backend_spark.console.level_runs import (
+from backend_spark.console.level_grid import (
+    LatestRow,
+    LevelGrid,
     LevelRuns,
     last_readings,
     margin_mm,
+    severity,
     silent_rows,
 )
 from backend_spark.console.nodes import GatewayList, NodeStates

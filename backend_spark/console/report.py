@@ -11,8 +11,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.events import EventBook
-from backend_spark.console.level_grid import headline_order, severity
-from backend_spark.console.level_runs import urgency
+from backend_spark.console.level_grid import headline_order, severity, urgency
 from backend_spark.console.live_state import LiveState, is_judged
 from backend_spark.console.places import NO_PLACES, DistrictLevel, Gazetteer
 from backend_spark.i18n import (

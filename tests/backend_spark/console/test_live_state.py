@@ -30,8 +30,8 @@ from backend_spark.console.level_grid import (
     MISSING,
     NO_JUDGEMENT,
     STEPS,
+    LevelRuns,
 )
-from backend_spark.console.level_runs import LevelRuns
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.routes.levels import changes
 from backend_spark.tables.delta_writer import merge_rows
