@@ -1,4 +1,4 @@
-"""Routes of the events: list them, decide about them, hand them over with notes."""
+"""Routes of the events: list, decide, hand over with notes; their notifications."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.dependencies import (
     Analyst,
+    Chief,
     ConsoleServices,
     Services,
     viewer,
@@ -22,13 +23,16 @@ from backend_spark.console.events import (
     begin_s,
 )
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.notifications.outbox import (
+    NotificationOutbox,
+    StoredNotification,
+)
 from backend_spark.console.places import Gazetteer
 from backend_spark.console.report import TEMPLATES, when
-from backend_spark.console.routes.notifications import lines_of_event
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import HANDOVER_WORDS, reasons_of, render_both, render_japanese
 from backend_spark.scoring.observation import JST
-from service_runtime.errors import shortened
+from service_runtime.errors import FieldError, shortened
 from slope_science.reason_text import render_english
 
 MAX_NOTE_LENGTH: Final = 2000
@@ -44,6 +48,8 @@ MAX_DECIDED: Final = 1000
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 page = APIRouter(dependencies=[Depends(viewer)])
+
+MAX_NOTIFICATIONS: Final = 50
 
 
 class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -376,3 +382,73 @@ def _place_name(event: Event, places: Gazetteer) -> str:
     if event.cell is None:
         return ", ".join(sorted(event.nodes))
     return f"{places.name(event.cell)} {event.cell}".strip()
+
+
+class TestBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a test: the name of a rule."""
+
+    rule: str
+
+
+@router.get("/notifications")
+def notifications(services: Services) -> Response:
+    """Rules and the newest notifications."""
+    return json_response(_notifications(services))
+
+
+@router.post("/notifications/test")
+def test(
+    visitor: Chief,
+    body: Annotated[TestBody, Depends(json_body(TestBody))],
+    services: Services,
+) -> Response:
+    """Send a test to each address of a rule."""
+    now_s = services.clock()
+    try:
+        count = services.notifications.test(body.rule, now_s)
+    except FieldError as error:
+        raise HTTPException(404, str(error)) from error
+    entry = {"rule": body.rule, "addresses": count}
+    services.journal.write(now_s, "notification_test", "", visitor.account.name, entry)
+    return json_response(_notifications(services))
+
+
+def _notifications(services: ConsoleServices) -> dict[str, Any]:
+    sender = services.notifications
+    unknown = sender.rules.unknown()
+    rules = [
+        {
+            "name": rule.name,
+            "from_level": rule.from_level,
+            "unacknowledged_min": rule.unacknowledged_min,
+            "addresses": len(rule.to),
+            "unknown_districts": unknown.get(rule.name, []),
+        }
+        for rule in sender.rules.sections
+    ]
+    newest = sender.outbox.newest(MAX_NOTIFICATIONS)
+    return {
+        "rules": rules,
+        "notifications": [_notification(sender.outbox, each) for each in newest],
+    }
+
+
+def lines_of_event(outbox: NotificationOutbox, number: int) -> list[dict[str, Any]]:
+    """Notifications of an event with their attempts, oldest first."""
+    return [_notification(outbox, each) for each in outbox.of_event(number)]
+
+
+def _notification(
+    outbox: NotificationOutbox, each: StoredNotification
+) -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "event": each.event,
+        "rule": each.target.rule,
+        "to": each.shown,
+        "level": each.level,
+        "state": each.state,
+        "created_s": each.created_s,
+        "due_s": each.due_s,
+        "attempts": outbox.attempts(each.id),
+    }
