@@ -67,7 +67,7 @@ from backend_spark.console.places import StoredPlaces
 from backend_spark.console.previews import CellBench, PastPreview, ReviewPreview
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.reviews import ReviewBook
-from backend_spark.console.routes import accounts as account_changes
+from backend_spark.console.routes import accounts as account_routes
 from backend_spark.console.routes import (
     cap_feed,
     downloads,
@@ -76,7 +76,6 @@ from backend_spark.console.routes import (
     levels,
     reviews,
     sensorthings,
-    session,
     skill,
     thresholds,
     time_travel,
@@ -187,10 +186,9 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(events.page)
     for routes in (
         # Looked through in this order: what open pages fetch comes first.
-        session,
+        account_routes,
         levels,
         events,
-        account_changes,
         thresholds,
         reviews,
         time_travel,
@@ -199,7 +197,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         map_routes,
     ):
         app.include_router(routes.router)
-    app.include_router(session.provider)
+    app.include_router(account_routes.provider)
     for standard in (sensorthings, features, cap_feed, downloads):
         app.include_router(standard.router)
     headers = security_headers(_origin(services.settings.console.tiles))
