@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backend_spark.console.place_files import read_place_file
-from backend_spark.console.places import write_places
+from backend_spark.console.places import read_place_file, write_places
 from backend_spark.tables.reader import open_tables
 from demo import console, scenario
 from demo.console import Console

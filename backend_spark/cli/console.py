@@ -149,8 +149,11 @@ def load_places(config_path: Path, file: Path) -> None:
         describe_unknown,
         unknown_districts,
     )
-    from backend_spark.console.place_files import read_place_file  # noqa: PLC0415 - matplotlib
-    from backend_spark.console.places import Gazetteer, write_places  # noqa: PLC0415
+    from backend_spark.console.places import (  # noqa: PLC0415
+        Gazetteer,
+        read_place_file,  # noqa: PLC0415 - matplotlib
+        write_places,
+    )
     from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow
 
     try:
