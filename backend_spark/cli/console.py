@@ -17,7 +17,6 @@ import click
 
 from backend_spark.cli import config_option, writing
 from backend_spark.config import BackendSettings, read_settings
-from backend_spark.console.access_log import ACCESS_KINDS
 from backend_spark.console.accounts import (
     ROLES,
     Account,
@@ -32,7 +31,12 @@ from backend_spark.console.accounts import (
     scan_accounts,
     write_accounts,
 )
-from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
+from backend_spark.console.audit_log import (
+    ACCESS_KINDS,
+    JournalHead,
+    check_journal,
+    read_journal,
+)
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.errors import PlaceFileError
 from service_runtime.errors import FieldError
@@ -151,7 +155,7 @@ def load_places(config_path: Path, file: Path) -> None:
     )
     from backend_spark.console.places import (  # noqa: PLC0415
         Gazetteer,
-        read_place_file,  # noqa: PLC0415 - matplotlib
+        read_place_file,
         write_places,
     )
     from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow

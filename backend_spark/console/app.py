@@ -25,9 +25,8 @@ from fastapi.responses import HTMLResponse
 
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings, ConsoleSection
 from backend_spark.console import connections, nodes
-from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
-from backend_spark.console.audit_log import Journal
+from backend_spark.console.audit_log import AccessLog, Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.databases import (

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from fastapi import Request
 
 from backend_spark.config import ConsoleSection
-from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import (
     Account,
     Accounts,
@@ -24,6 +23,7 @@ from backend_spark.console.accounts import (
     matching_step,
     verify_password,
 )
+from backend_spark.console.audit_log import AccessLog
 from backend_spark.console.databases import is_full
 from backend_spark.console.http import came_from_proxy
 from backend_spark.console.openid import (

@@ -14,8 +14,12 @@ from conftest import wait_until
 from console_workspace import Clock, Workspace, log_in, make_test_services
 
 from backend_spark.console import accounts
-from backend_spark.console.access_log import ACCESS_KINDS, FAILURE_RATE, AccessLog
-from backend_spark.console.audit_log import Journal
+from backend_spark.console.audit_log import (
+    ACCESS_KINDS,
+    FAILURE_RATE,
+    AccessLog,
+    Journal,
+)
 
 OpenApp = Callable[..., httpx.Client]
 WRONG = {"name": "a-chief", "password": "wrong password"}

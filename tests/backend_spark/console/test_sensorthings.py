@@ -29,8 +29,7 @@ from console_workspace import (
 from frost_sta_client.service.auth_handler import AuthHandler
 
 from backend_spark.console import accounts
-from backend_spark.console.access_log import ACCESS_KINDS
-from backend_spark.console.audit_log import read_journal
+from backend_spark.console.audit_log import ACCESS_KINDS, read_journal
 from backend_spark.console.nodes import cell_center
 from backend_spark.errors import StandardsRequestError
 from backend_spark.exports.formats import cell_ring
