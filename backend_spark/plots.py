@@ -21,7 +21,7 @@ from backend_spark.console.snake_line import FutureLine, gold_futures
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import PlotError
 from backend_spark.evaluation.calibration_file import Calibration, ReliabilityBin
-from backend_spark.scoring.movement import ExtensometerSeries
+from backend_spark.scoring.cell_readings import ExtensometerSeries
 from backend_spark.scoring.observation import JST, STEP_S
 from backend_spark.tables.reader import open_tables
 from slope_science.creep import MIN_READINGS, Velocity, fit_velocities, thin_out

@@ -1,15 +1,15 @@
-"""Readings of one cell, grouped by rain and sensors."""
+"""Readings of one cell, grouped by rain and sensors; findings of its movement."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from backend_spark.scoring.cell_state import (
     MIN_STATE_AGE_S,
     ScoringState,
 )
-from backend_spark.scoring.evidence import NO_STATE, CellEvidence
-from backend_spark.scoring.movement import MovementSensors, group_extensometers
+from backend_spark.scoring.evidence import NO_STATE, CellEvidence, TiltEstimate
 from backend_spark.scoring.observation import (
     RAIN,
     RAIN_UNIT,
@@ -29,10 +29,216 @@ from backend_spark.scoring.rain import (
     rain_reading,
     read_gauge,
 )
+from slope_science.creep import (
+    Velocity,
+    fit_velocity,
+)
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
-from slope_science.quality import NEIGHBOUR_S
+from slope_science.failure_time import (
+    FIT_SPAN_H,
+    FailureForecast,
+    forecast_failure,
+)
+from slope_science.findings import Finding
+from slope_science.quality import NEIGHBOUR_S, Flag, Verdict, worst_verdict
+from slope_science.reason_text import render_english
+
+HOUR_S: Final = 3600.0
 
 DAY_S: Final = 86_400 + STEP_S
+
+
+@dataclass
+class ExtensometerSeries:
+    """Readings of one extensometer, in time order.
+
+    Attributes:
+        sensor: Node and name.
+        times_s: Unix times of the readings.
+        moved_mm: Displacement at each.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    moved_mm: list[float] = field(default_factory=list)
+
+    def speed(self, end_s: float) -> Velocity | None:
+        """Speed over the hour before a moment; None with too few readings."""
+        return fit_velocity(*self._past(end_s, 1.0))
+
+    def displacement_mm(self, end_s: float, hours: float) -> float | None:
+        """Displacement over the last hours; None without a reading at their start."""
+        last = bisect_right(self.times_s, end_s) - 1
+        first = bisect_right(self.times_s, end_s - hours * HOUR_S) - 1
+        if first < 0 or self.times_s[first] < end_s - (hours + 1) * HOUR_S:
+            return None
+        return self.moved_mm[last] - self.moved_mm[first]
+
+    def forecast_failure(self, end_s: float) -> FailureForecast | None:
+        """Time of failure in hours after a moment, by Voight's law.
+
+        None unless the speed exceeds its noise.
+        """
+        now = self.speed(end_s)
+        if now is None or not now.exceeds(0.0):
+            return None
+        return forecast_failure(*self._past(end_s, FIT_SPAN_H))
+
+    def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
+        start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
+        end = bisect_right(self.times_s, end_s)
+        times_h = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]
+        return times_h, self.moved_mm[start:end]
+
+
+def group_extensometers(
+    readings: Iterable[tuple[str, float, float]],
+) -> list[ExtensometerSeries]:
+    """Group (sensor, Unix time, mm) by sensor, in time order."""
+    by_sensor: dict[str, ExtensometerSeries] = {}
+    for sensor, at_s, moved_mm in sorted(readings):
+        rod = by_sensor.setdefault(sensor, ExtensometerSeries(sensor))
+        rod.times_s.append(at_s)
+        rod.moved_mm.append(moved_mm)
+    return list(by_sensor.values())
+
+
+@dataclass(frozen=True)
+class MovementSensors:
+    """Movement sensors of one cell.
+
+    Attributes:
+        evidence: Evidence of all sensors, step by step.
+        extensometers: Readings of the extensometers.
+    """
+
+    evidence: CellEvidence
+    extensometers: Sequence[ExtensometerSeries] = ()
+
+    def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
+        """Fastest tilt at a moment in deg/h, and the findings of all sensors."""
+        step = self.evidence.at(end_s)
+        rates = [tilt.hour.deg_per_h for tilt in step.tilts.values() if tilt.hour]
+        return max(rates, default=None), list(step.findings)
+
+
+_MICRO: Final = 1_000_000
+_HOURS_AHEAD: Final = 400 * 24.0
+"""Later failure times are not written; they may lie beyond the year 9999."""
+
+
+def make_sensor_rows(
+    signs: MovementSensors, observations: Iterable[Observation], from_s: float
+) -> list[dict[str, Any]]:
+    """Rows of tilt meters and extensometers in steps with readings.
+
+    Args:
+        signs: Sensors of the cell.
+        observations: Readings of the cell with their flags.
+        from_s: Only steps that end then or later.
+
+    Returns:
+        Rows of schemas.SENSORS without the cell; missing columns are null.
+    """
+    rods = {rod.sensor: rod for rod in signs.extensometers}
+    moving = {*rods, *signs.evidence.tilt_sensors}
+    readings: dict[str, dict[int, _StepReadings]] = {sensor: {} for sensor in moving}
+    for o in observations:
+        if o.at_s > from_s - STEP_S and step_end_s(o.at_s) >= from_s:
+            _note(readings, o)
+    rows = []
+    for sensor, steps in sorted(readings.items()):
+        for end_s, seen in sorted(steps.items()):
+            tilt = signs.evidence.at(end_s).tilts.get(sensor)
+            if tilt is not None:
+                columns = _tilt(tilt)
+            elif sensor in rods:
+                ahead = signs.evidence.at(end_s).failures.get(sensor)
+                columns = _moved(rods[sensor], ahead, end_s)
+            else:
+                continue
+            rows.append(_row(sensor, end_s, seen) | dict(columns))
+    return rows
+
+
+@dataclass
+class _StepReadings:
+    """Readings of one sensor in one step."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    times_s: dict[str, set[float]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Number of used readings; a tilt needs both axes."""
+        x, y = self.times_s.get("x"), self.times_s.get("y")
+        whole = self.times_s.get("", set())
+        return len(x & y) if x and y else len(whole)
+
+
+def _row(sensor: str, end_s: int, seen: _StepReadings) -> dict[str, Any]:
+    node, _, name = sensor.partition(" ")
+    return {
+        "node": node,
+        "sensor": name,
+        "at": end_s * _MICRO,
+        "n_readings": seen.count,
+        "worst_flag": int(worst_verdict(seen.verdicts).flag),
+    }
+
+
+def _note(readings: dict[str, dict[int, _StepReadings]], o: Observation) -> None:
+    """Collect a reading under its sensor and step."""
+    sensor, _, part = o.name.rpartition("/")
+    steps = readings.get(f"{o.node} {sensor or part}")
+    if steps is None:
+        return
+    seen = steps.setdefault(step_end_s(o.at_s), _StepReadings())
+    seen.verdicts.append(Verdict(Flag(o.flag or Flag.NOT_EVALUATED)))
+    if o.counts and o.value is not None:
+        seen.times_s.setdefault(part if sensor else "", set()).add(o.at_s)
+
+
+def _tilt(tilt: TiltEstimate) -> Mapping[str, Any]:
+    short, long, slope = tilt.hour, tilt.long, tilt.deg_per_k
+    return {
+        "kind": "tilt",
+        "tilt_rate_deg_per_h": short and short.deg_per_h,
+        "tilt_noise_deg_per_h": short and short.noise_deg_per_h(),
+        "tilt_rate_6h_deg_per_h": long and long.deg_per_h,
+        "tilt_noise_6h_deg_per_h": long and long.noise_deg_per_h(),
+        "thermal_deg_per_k": slope and (slope[0] ** 2 + slope[1] ** 2) ** 0.5,
+    }
+
+
+def _moved(
+    rod: ExtensometerSeries, ahead: FailureForecast | None, end_s: float
+) -> Mapping[str, Any]:
+    speed = rod.speed(end_s)
+    columns: dict[str, Any] = {
+        "kind": "displacement",
+        "velocity_mm_per_h": speed and speed.mm_per_h,
+        "velocity_sigma_mm_per_h": speed and speed.sigma_mm_per_h,
+        "moved_24h_mm": rod.displacement_mm(end_s, 24.0),
+    }
+    if ahead is None:
+        return columns
+    gate = ahead.failed_gate(0.0)
+
+    def at(ahead_h: float) -> int | None:
+        is_near = abs(ahead_h) < _HOURS_AHEAD
+        return round((end_s + ahead_h * HOUR_S) * _MICRO) if is_near else None
+
+    return columns | {
+        "failure_at": at(ahead.failure_h),
+        "failure_earliest_at": at(ahead.earliest_h),
+        "failure_latest_at": at(ahead.latest_h),
+        "failure_half_width_h": min(ahead.half_width_h, _HOURS_AHEAD),
+        "failure_r2": ahead.r2,
+        "failure_points": ahead.points,
+        "failure_usable": gate is None,
+        "failure_gate": None if gate is None else render_english(gate),
+    }
 
 
 @dataclass(frozen=True)

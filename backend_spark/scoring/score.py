@@ -17,6 +17,7 @@ from backend_spark.scoring.cell_readings import (
     first_changed_s,
     first_touched_s,
     list_steps,
+    make_sensor_rows,
 )
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -49,7 +50,6 @@ from backend_spark.scoring.hot_state import (
     trim_records,
 )
 from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
-from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
