@@ -16,8 +16,7 @@ from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_crite
 from backend_spark.errors import CriteriaTableError
 from backend_spark.forecast import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
-from backend_spark.scoring.judgement import ALONE_LEVEL
-from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.rules import ALONE_LEVEL, CellRules
 from backend_spark.tables.store import tables_folder
 from service_runtime.files import write_best_effort
 from slope_science.criteria import Criteria

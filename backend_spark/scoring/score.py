@@ -49,7 +49,6 @@ from backend_spark.scoring.hot_state import (
     tail_s,
     trim_records,
 )
-from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
@@ -61,7 +60,12 @@ from backend_spark.scoring.quality import (
     with_new_flags,
 )
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainState, without_doubt
-from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.rules import (
+    CellRules,
+    has_recent_rain,
+    judge_step,
+    list_doubts,
+)
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed

@@ -7,10 +7,9 @@ import pytest
 from msgspec import structs
 
 from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
-from backend_spark.scoring.judgement import judge_step
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.rules import CellRules, judge_step
 from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 from slope_science.findings import judge_rain
