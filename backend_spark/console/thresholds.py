@@ -24,8 +24,11 @@ from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.level_grid import LevelGrid
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
-from backend_spark.criteria.applied_criteria import AppliedReport, change_number
-from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.cell_rules import (
+    AppliedReport,
+    CellRuleProvider,
+    change_number,
+)
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
 from backend_spark.scoring.observation import JST
 from service_runtime.decoding import convert

@@ -35,7 +35,7 @@ from backend_spark.console.databases import (
     find_emptied,
     is_damage,
 )
-from backend_spark.criteria.applied_criteria import APPLIED_FILE
+from backend_spark.criteria.cell_rules import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
 from backend_spark.scoring.reviews import REPORT_FILE

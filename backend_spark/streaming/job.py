@@ -24,8 +24,11 @@ from backend_spark.config import (
     BackendSection,
     BackendSettings,
 )
-from backend_spark.criteria.applied_criteria import AppliedChanges
-from backend_spark.criteria.cell_rules import LAST_CHANGES_FILE, make_cell_rules
+from backend_spark.criteria.cell_rules import (
+    LAST_CHANGES_FILE,
+    AppliedChanges,
+    make_cell_rules,
+)
 from backend_spark.errors import (
     BatchAbandonedError,
     SupersededError,

@@ -28,8 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from backend_spark.analysed_rain.cells import AnalysedLevels, Row
 from backend_spark.analysed_rain.silent_cells import SilentCells
 from backend_spark.config import TABLES_FOLDER
-from backend_spark.criteria.applied_criteria import AppliedChanges
-from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.cell_rules import AppliedChanges, CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import node_summary
 from backend_spark.scoring.nearby_gauges import CellPlaces

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
 
 from backend_spark.config import BackendSettings
-from backend_spark.criteria.applied_criteria import change_number, read_applied
+from backend_spark.criteria.cell_rules import change_number, read_applied
 from backend_spark.scoring.arrow import (
     HISTORY_COLUMNS,
     make_levels_table,

@@ -26,7 +26,7 @@ from backend_spark.console.thresholds import (
     count_highest_levels,
     what_if_levels,
 )
-from backend_spark.criteria.applied_criteria import read_applied
+from backend_spark.criteria.cell_rules import read_applied
 from backend_spark.criteria.tables import (
     MAX_LINE_PERCENT,
     MAX_TILT_DEG_PER_H,

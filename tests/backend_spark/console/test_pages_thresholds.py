@@ -14,8 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from backend_spark.config import read_settings
-from backend_spark.criteria.applied_criteria import AppliedChanges
-from backend_spark.criteria.cell_rules import make_cell_rules
+from backend_spark.criteria.cell_rules import AppliedChanges, make_cell_rules
 
 RunConsole = Callable[..., str]
 WET = SLOPES[0].cell.token

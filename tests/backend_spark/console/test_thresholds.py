@@ -26,8 +26,7 @@ from backend_spark.console.snake_line import (
     moments_ahead,
 )
 from backend_spark.console.thresholds import count_highest_levels, what_if_levels
-from backend_spark.criteria.applied_criteria import AppliedChanges
-from backend_spark.criteria.cell_rules import make_cell_rules
+from backend_spark.criteria.cell_rules import AppliedChanges, make_cell_rules
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.reader import DeltaTables

@@ -18,7 +18,7 @@ from storm_log import message
 
 from backend_spark.config import BackendSection
 from backend_spark.console.audit_log import Journal
-from backend_spark.criteria.applied_criteria import APPLIED_FILE
+from backend_spark.criteria.cell_rules import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.exports import backup
 from backend_spark.exports.backup import (
