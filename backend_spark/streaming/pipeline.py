@@ -62,7 +62,7 @@ from backend_spark.streaming.scoring_tasks import (
     collect_shares,
     results_of,
 )
-from backend_spark.streaming.shared_folders import SharedFolders
+from backend_spark.streaming.session import SharedFolders
 from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
     STATE_KEYS,
