@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from backend_spark.errors import LogUnavailableError
-from backend_spark.ingest.clock_correction import ClockCorrection
+from backend_spark.ingest.arrival_checks import ClockCorrection, PublisherAreaCheck
 from backend_spark.ingest.deduplication import MessageIdSet
-from backend_spark.ingest.identity_check import PublisherAreaCheck
 from backend_spark.ingest.log import LogWriter
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,

@@ -23,9 +23,8 @@ from backend_spark.config import (
     IngestSection,
     parse_broker,
 )
-from backend_spark.ingest.clock_correction import ClockCorrection
+from backend_spark.ingest.arrival_checks import ClockCorrection, PublisherAreaCheck
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
-from backend_spark.ingest.identity_check import PublisherAreaCheck
 from backend_spark.ingest.ingester import AppendRetry, IngestLoop
 from backend_spark.ingest.log import (
     LogWriter,
