@@ -25,7 +25,7 @@ from backend_spark.config import (
 )
 from backend_spark.ingest.arrival_checks import ClockCorrection, PublisherAreaCheck
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
-from backend_spark.ingest.ingester import AppendRetry, IngestLoop
+from backend_spark.ingest.ingester import AppendRetry, IngestLoop, IngestMetrics
 from backend_spark.ingest.log import (
     LogWriter,
     MessageLog,
@@ -40,7 +40,6 @@ from backend_spark.ingest.messages import (
     MessageArrived,
     StopRequested,
 )
-from backend_spark.ingest.metrics import IngestMetrics
 from backend_spark.ingest.retention import (
     DAY_S,
     LogLimits,
