@@ -32,7 +32,7 @@ from backend_spark.errors import PostgisSetupError, PostgisUnavailableError
 from backend_spark.exports.formats import cell_ring
 from backend_spark.scoring.holds import GRACE_S, HELD, JUDGED, LOW_HOLD_S, UNKNOWN
 from backend_spark.tables.current import CurrentLevels, read_current
-from backend_spark.tables.gold_changes import (
+from backend_spark.tables.delta_log import (
     GoldChanges,
     GoldVersion,
     all_files,

@@ -39,8 +39,8 @@ from backend_spark.criteria.cell_rules import APPLIED_FILE
 from backend_spark.errors import BackupError
 from backend_spark.ingest.segment_log import SegmentName, list_segments
 from backend_spark.scoring.reviews import REPORT_FILE
+from backend_spark.tables.delta_log import DELTA_LOG
 from backend_spark.tables.reader import open_dataset, read_transactions
-from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import (
     Folder,

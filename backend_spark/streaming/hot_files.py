@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from backend_spark.tables.recovery import DELTA_LOG
+from backend_spark.tables.delta_log import DELTA_LOG
 from backend_spark.tables.store import Folder, open_table, read_text
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from service_runtime.files import make_folder, write_best_effort

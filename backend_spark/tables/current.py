@@ -27,7 +27,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from backend_spark.scoring.holds import HoldLimits, PresentLevel
-from backend_spark.tables.gold_changes import (
+from backend_spark.tables.delta_log import (
     GoldChanges,
     GoldFile,
     GoldVersion,

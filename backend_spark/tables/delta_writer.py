@@ -27,15 +27,17 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     last_valid_state_s,
 )
-from backend_spark.tables.reader import CellRowReader, FileRange, read_transactions
-from backend_spark.tables.recovery import (
+from backend_spark.tables.delta_log import (
     DELTA_LOG,
     MAX_UNSYNCED_COMMITS,
     discard_damaged,
+    merge_statistics,
     newest_commits,
     read_actions,
     recover_table,
+    statistics_of,
 )
+from backend_spark.tables.reader import CellRowReader, FileRange, read_transactions
 from backend_spark.tables.schemas import (
     CELL_STATES,
     DERIVED_TABLES,
@@ -43,7 +45,6 @@ from backend_spark.tables.schemas import (
     TABLES,
     cast_to_schema,
 )
-from backend_spark.tables.statistics import merge_statistics, statistics_of
 from backend_spark.tables.store import (
     Folder,
     file_names,
@@ -68,7 +69,7 @@ TABLE_PROPERTIES: Final = {
     "delta.enableExpiredLogCleanup": "false",
     # A checkpoint names all files that were removed less than this ago.
     "delta.deletedFileRetentionDuration": "interval 1 days",
-    # Statistics of all columns also from merges, see `statistics`.
+    # Statistics of all columns also from merges, see `statistics_of`.
     "delta.dataSkippingNumIndexedCols": "-1",
 }
 STORE_PROPERTIES: Final = {

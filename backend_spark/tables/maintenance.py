@@ -27,6 +27,7 @@ from pyarrow import fs
 
 from backend_spark.config import KeepSection
 from backend_spark.tables.current import GOLD_COMMITTED, GOLD_VERSION, read_current
+from backend_spark.tables.delta_log import DELTA_LOG
 from backend_spark.tables.delta_writer import (
     REWRITE,
     commit_actions,
@@ -40,7 +41,6 @@ from backend_spark.tables.delta_writer import (
     write_file,
 )
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import CURRENT, TABLES, cast_to_schema
 from backend_spark.tables.store import Folder, file_names, open_files, open_table
 from service_runtime.files import fsync_folder

@@ -10,9 +10,9 @@ import pytest
 
 from backend_spark.scoring.revisions import NewReadings
 from backend_spark.streaming.scoring_tasks import GoldRows
+from backend_spark.tables.delta_log import DELTA_LOG
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import list_ranges
-from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import open_table
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
+from backend_spark.tables.delta_log import statistics_of
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     DataFile,
@@ -27,7 +28,6 @@ from backend_spark.tables.delta_writer import (
 from backend_spark.tables.maintenance import COMPACT_EVERY, compact, maintain_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
 from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES, TABLES
-from backend_spark.tables.statistics import statistics_of
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from sizes import sizes
 
 from backend_spark.streaming.checkpoint import repair_checkpoint, sync_plan
+from backend_spark.tables.delta_log import recover_table
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
@@ -23,7 +24,6 @@ from backend_spark.tables.delta_writer import (
     write_file,
 )
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.recovery import recover_table
 from backend_spark.tables.schemas import LEVELS, SILVER
 
 DEATHS = sizes(range(81, 85), range(1, 150))
