@@ -1,19 +1,58 @@
-"""Changes by messages and reviews: which cells to score, and why their rows change."""
+"""Changes by messages and reviews: which cells to score and why, and rows of `nodes`.
+
+The table `nodes` has the newest message and the newest status report of each node.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
-from backend_spark.scoring import node_summary
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
+from backend_spark.tables.schemas import NODES, UTC_TIME
+from spatial_mqtt import senml
 
 log = logging.getLogger(__name__)
 
 _MICRO = 1_000_000
+
+NEWEST_COLUMNS: Final = (
+    "cell",
+    "topic",
+    "boot",
+    "at",
+    "received_at",
+    "synchronised",
+    "age_s",
+)
+"""Columns of the newest reading of a node."""
+
+REPORT_COLUMNS: Final = {
+    "reported_at": (senml.STATUS_QUEUED, "at"),
+    "queued": (senml.STATUS_QUEUED, "value_text"),
+    "oldest_s": (senml.STATUS_OLDEST, "value"),
+    "gateway": (senml.STATUS_GATEWAY, "value_text"),
+    "dropped": (senml.STATUS_DROPPED, "value"),
+    "battery_v": (senml.STATUS_BATTERY, "value"),
+}
+"""Columns of a status report: name of the reading, and its column in silver."""
+
+NodeRow = dict[str, Any]
+"""Row of `schemas.NODES` with times as Unix microseconds."""
+
+NODES_IN_MICROSECONDS: Final = pa.schema([
+    pa.field(field.name, pa.int64()) if field.type == UTC_TIME else field
+    for field in NODES
+])
+"""`schemas.NODES` with times as Unix microseconds."""
+
+_TIMES: Final = ("at", "received_at")
 
 
 @dataclass(frozen=True)
@@ -25,7 +64,7 @@ class ReceivedChanges:
             new reading.
         rejected: Number of packs that cannot be decoded.
         news: For each cell the messages of its nodes, as causes of revisions.
-        node_rows: Newest `node_summary` row of each node.
+        node_rows: Newest row of `nodes` of each node.
     """
 
     earliest_us: dict[str, int]
@@ -35,14 +74,14 @@ class ReceivedChanges:
 
     @classmethod
     def from_rows(
-        cls, rows: Iterable[dict[str, Any]], words: Iterable[node_summary.Row] = ()
+        cls, rows: Iterable[dict[str, Any]], words: Iterable[NodeRow] = ()
     ) -> "ReceivedChanges":
-        """Merge rows of schemas.TOUCHED and of `node_summary`."""
+        """Merge rows of schemas.TOUCHED and of `nodes`."""
         earliest_us: dict[str, int] = {}
         news: dict[str, dict[str, NewReadings]] = {}
         rejected = 0
-        newest: dict[str, node_summary.Row] = {}
-        node_summary.merge_into(newest, words)
+        newest: dict[str, NodeRow] = {}
+        merge_node_rows(newest, words)
         for row in rows:
             cell, at_us = row.pop("cell"), row.pop("earliest_us")
             rejected += row.pop("rejected")
@@ -159,5 +198,92 @@ class UnscoredChanges:
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
             news[cell] = merge_news([*news.get(cell, ()), *touched.news[cell]])
-        node_summary.merge_into(self.changes.node_rows, touched.node_rows.values())
+        merge_node_rows(self.changes.node_rows, touched.node_rows.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
+
+
+def newest_node_rows(readings: pa.Table) -> pa.Table:
+    """Newest reading and status report of each node and cell.
+
+    Args:
+        readings: Rows of schemas.PARSED with a plausible time.
+
+    Shape:
+        out: NODES_IN_MICROSECONDS.
+    """
+    rows: dict[tuple[str, str], NodeRow] = {}
+    for row in _newest(readings, NEWEST_COLUMNS):
+        unknown = dict.fromkeys(REPORT_COLUMNS)
+        rows[row["node"], row["cell"]] = {"node": row["node"], **row, **unknown}
+    for column, (name, source) in REPORT_COLUMNS.items():
+        reports = readings.filter(pc.equal(readings["name"], name))
+        for row in _newest(reports, ("cell", source)):
+            rows[row["node"], row["cell"]][column] = row[source]
+    return pa.Table.from_pylist(list(rows.values()), schema=NODES_IN_MICROSECONDS)
+
+
+def _newest(readings: pa.Table, columns: Iterable[str]) -> list[NodeRow]:
+    """Some columns of the newest reading of each node and cell; times as numbers."""
+    names = dict.fromkeys(("node", *columns, "at"))
+    rows = readings.select(list(names)).sort_by("at")
+    rows = pa.table({
+        name: rows[name].cast(pa.int64()) if name in _TIMES else rows[name]
+        for name in names
+    })
+    place = pa.array(range(rows.num_rows), pa.int64())
+    last = (
+        rows
+        .append_column("place", place)
+        .group_by(["node", "cell"])
+        .aggregate([("place", "max")])
+    )
+    return rows.take(last["place_max"]).to_pylist()  # type: ignore[no-any-return]
+
+
+def merge_node_row(before: NodeRow | None, now: NodeRow) -> NodeRow:
+    """Merge two rows of one node, in any order."""
+    if before is None:
+        return now
+    seen = max(before, now, key=lambda row: (row["at"], row["received_at"]))
+    reported = max(before, now, key=_reported)
+    received_at = max(before["received_at"], now["received_at"])
+    row = {name: seen[name] for name in ("node", *NEWEST_COLUMNS)}
+    return (
+        row
+        | {name: reported[name] for name in REPORT_COLUMNS}
+        | {"received_at": received_at}
+    )
+
+
+def node_rows_from_messages(messages: pa.Table) -> dict[str, NodeRow]:
+    """Rows of nodes known only from `Tables.last_messages`."""
+    rows = messages.cast(
+        pa.schema([NODES_IN_MICROSECONDS.field(n) for n in messages.column_names])
+    )
+    unknown = dict.fromkeys(NODES.names) | {"synchronised": True}
+    return {row["node"]: unknown | row for row in rows.to_pylist()}
+
+
+def update_nodes(before: pa.Table, new_rows: Mapping[str, NodeRow]) -> pa.Table:
+    """Rows of `nodes` to write.
+
+    Args:
+        before: Its rows, at least those of the nodes in `new_rows`.
+        new_rows: New rows by node.
+    """
+    old = before.cast(NODES).cast(NODES_IN_MICROSECONDS)
+    old = old.filter(pc.is_in(old["node"], pa.array(new_rows, pa.string())))
+    known = {row["node"]: row for row in old.to_pylist()}
+    rows = [merge_node_row(known.get(node), now) for node, now in new_rows.items()]
+    changed = [row for row in rows if row != known.get(row["node"])]
+    return pa.Table.from_pylist(changed, schema=NODES)
+
+
+def merge_node_rows(rows: dict[str, NodeRow], more: Iterable[NodeRow]) -> None:
+    """Merge more rows into those by node."""
+    for row in more:
+        rows[row["node"]] = merge_node_row(rows.get(row["node"]), row)
+
+
+def _reported(row: NodeRow) -> tuple[bool, Any]:
+    return row["reported_at"] is not None, row["reported_at"]

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from backend_spark.ingest.messages import DEAD_LETTER
-from backend_spark.scoring import decode, node_summary
+from backend_spark.scoring import decode
 from backend_spark.scoring.arrow import table_to_ipc
 from backend_spark.scoring.decode import decode_messages
+from backend_spark.streaming.changes import newest_node_rows
 from backend_spark.tables.delta_writer import DataFile, write_file
 from backend_spark.tables.schemas import BRONZE, LOG, TABLES
 from backend_spark.tables.store import Folder
@@ -33,7 +34,7 @@ CHUNK_RESULT: Final = pa.schema([
     pa.field("data", pa.binary()),
 ])
 """Results of a chunk: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
-`node_summary.PLAIN`)."""
+`changes.NODES_IN_MICROSECONDS`)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class DecodingWorker:
             },
             {
                 "table": NODE_ROWS,
-                "data": table_to_ipc(node_summary.newest_rows(rows.filter(counts))),
+                "data": table_to_ipc(newest_node_rows(rows.filter(counts))),
             },
         ]
         projections = {

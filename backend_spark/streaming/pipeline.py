@@ -30,7 +30,6 @@ from backend_spark.analysed_rain.silent_cells import SilentCells
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.criteria.cell_rules import AppliedChanges, CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
-from backend_spark.scoring import node_summary
 from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import (
     NO_REVIEW_CHANGES,
@@ -39,9 +38,12 @@ from backend_spark.scoring.reviews import (
 )
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
+    NodeRow,
     PassCells,
     ReceivedChanges,
     UnscoredChanges,
+    node_rows_from_messages,
+    update_nodes,
 )
 from backend_spark.streaming.decoding_tasks import (
     CHUNK_RESULT,
@@ -415,14 +417,12 @@ class ScoringPipeline:
         """Fill the table of nodes from messages of versions without that table."""
         tables = DeltaTables(self.tables)
         if not tables.dataset("nodes").count_rows():
-            words = node_summary.rows_from_messages(tables.last_messages())
-            rows = node_summary.update_nodes(tables.nodes(), words)
-            merge_rows(self.tables / "nodes", rows, NODE_KEY)
+            self._renew_nodes(node_rows_from_messages(tables.last_messages()))
 
-    def _renew_nodes(self, words: Mapping[str, node_summary.Row]) -> None:
+    def _renew_nodes(self, words: Mapping[str, NodeRow]) -> None:
         if words:
             before = DeltaTables(self.tables).nodes()
-            rows = node_summary.update_nodes(before, words)
+            rows = update_nodes(before, words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
 
     def _receive(

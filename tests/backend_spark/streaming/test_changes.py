@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backend_spark.scoring.node_summary import (
+from backend_spark.streaming.changes import (
     REPORT_COLUMNS,
-    merge_into,
-    merge_rows,
+    merge_node_row,
+    merge_node_rows,
     update_nodes,
 )
 from backend_spark.tables.schemas import NODES
@@ -49,7 +49,7 @@ def test_order_of_arrival_does_not_matter(order: tuple[int, ...]) -> None:
     """Newest reading, newest report and last receipt are kept independently."""
     known: dict[str, Any] = {}
     for at in order:
-        merge_into(known, [SUMMARIES[at]])
+        merge_node_rows(known, [SUMMARIES[at]])
     row = known["n1"]
     assert row["topic"] == "/face/5/20"
     assert (row["queued"], row["gateway"], row["battery_v"]) == (
@@ -84,5 +84,5 @@ def test_string_view_columns_are_read() -> None:
 
 def test_new_report_replaces_all_columns_of_the_old_one() -> None:
     """A battery voltage missing from the new report becomes null."""
-    row = merge_rows(SUMMARIES[1], summary(30, queued="none", gateway="none"))
+    row = merge_node_row(SUMMARIES[1], summary(30, queued="none", gateway="none"))
     assert row["battery_v"] is None
