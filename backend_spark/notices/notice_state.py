@@ -85,7 +85,7 @@ class CurrentLevel:
         present: Level and state.
         at_s: Unix time of the newest step.
         doubts: Codes that restrict the level; see `Notice.doubts`.
-        by_analyses: Whether the row is one by JMA's analyses; see `silent_cells`.
+        by_analyses: Whether the row is one by JMA's analyses; see `SilentCells`.
         has_fallen: Whether the analyses of such a row no longer raise the level of
             the readings, which the row has again.
     """
