@@ -74,10 +74,10 @@ def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) ->
 @_explain
 def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
     """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
-    from backend_spark.tile_packs import elevation, packs  # noqa: PLC0415 - numpy
-    from backend_spark.tile_packs import relief as shading  # noqa: PLC0415
+    from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
+    from backend_spark.tile_packs import relief as shading  # noqa: PLC0415 - numpy
 
-    heights, text = elevation.open_elevation(source)
+    heights, text = shading.open_elevation(source)
     texts = packs.PackTexts("relief", attribution or text)
     found = shading.relief_tiles(heights, min_zoom)
     count = packs.write_pack(out, "webp", texts, found)
