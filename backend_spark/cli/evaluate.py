@@ -19,9 +19,9 @@ from backend_spark.evaluation.inputs import (
     read_rain_series,
     read_slides,
 )
-from backend_spark.evaluation.predictors import PREDICTORS
 from backend_spark.evaluation.report import SeasonEvaluation
 from backend_spark.evaluation.skill import (
+    PREDICTORS,
     DayBootstrap,
     DayCases,
     daily_scores,

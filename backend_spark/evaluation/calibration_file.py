@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.predictors import PREDICTORS
+from backend_spark.evaluation.skill import PREDICTORS
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_atomic
 
