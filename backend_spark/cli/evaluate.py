@@ -13,9 +13,11 @@ from backend_spark.criteria.tables import cell_at_mesh, read_criteria
 from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.evaluation.datasets import DATA_SETS, Nearby, read_dataset_text
 from backend_spark.evaluation.inputs import (
+    DateOrder,
     EvaluationRain,
     LandslideTable,
     from_starts,
+    parse_zone,
     read_rain_series,
     read_slides,
 )
@@ -29,7 +31,6 @@ from backend_spark.evaluation.skill import (
     evaluate_predictor,
     group_by_day,
 )
-from backend_spark.evaluation.times import DateOrder, parse_zone
 from backend_spark.rain_table import read_rain_text
 from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria

@@ -17,18 +17,16 @@ from typing import Final
 from backend_spark.errors import RainTableError
 from backend_spark.evaluation.inputs import (
     UNKNOWN,
+    DateOrder,
     EvaluationRain,
     LandslideTable,
+    TimeCell,
+    WrittenTime,
     make_landslides,
     make_series,
     parse_count,
-    read_cells,
-)
-from backend_spark.evaluation.times import (
-    DateOrder,
-    TimeCell,
-    WrittenTime,
     parse_times,
+    read_cells,
 )
 from backend_spark.rain_table import RainText, parse_depth, read_rain_text
 

@@ -6,14 +6,15 @@ import pytest
 
 from backend_spark.errors import RainTableError
 from backend_spark.evaluation.inputs import (
+    DateOrder,
     EvaluationRain,
     LandslideTable,
     from_starts,
     max_depth_mm,
+    parse_zone,
     read_rain_series,
     read_slides,
 )
-from backend_spark.evaluation.times import DateOrder, parse_zone
 from backend_spark.rain_table import RainText
 
 JST = timezone(timedelta(hours=9))
