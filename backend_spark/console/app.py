@@ -24,7 +24,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import HTMLResponse
 
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings, ConsoleSection
-from backend_spark.console import connections, nodes
+from backend_spark.console import nodes
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import AccessLog, Journal
 from backend_spark.console.auth import Authenticator, LoginService
@@ -45,6 +45,9 @@ from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.features import CellFeatures
 from backend_spark.console.http import (
+    BACKLOG,
+    MAX_HEAD_BYTES,
+    BoundedProtocol,
     HeadersMiddleware,
     Packed,
     ProxyMiddleware,
@@ -318,9 +321,9 @@ def server_config(services: ConsoleServices) -> uvicorn.Config:
         make_app(services),
         host=console.host,
         port=console.port,
-        http=connections.BoundedProtocol,
-        backlog=connections.BACKLOG,
-        h11_max_incomplete_event_size=connections.MAX_HEAD_BYTES,
+        http=BoundedProtocol,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -14,7 +14,7 @@ from attack_table import timed
 from conftest import free_port, wait_until
 from console_workspace import Clock, Workspace, log_in, make_test_services, serve
 
-from backend_spark.console import connections
+from backend_spark.console import http
 
 HALF_HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 HALF_BODY = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
@@ -43,13 +43,13 @@ def client(
 @pytest.fixture
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer places, so that fewer connections take all of them."""
-    monkeypatch.setattr(connections, "SHARED_PLACES", PLACES)
+    monkeypatch.setattr(http, "SHARED_PLACES", PLACES)
 
 
 @pytest.fixture
 def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shorter time for a request."""
-    monkeypatch.setattr(connections, "CLIENT_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(http, "CLIENT_TIMEOUT_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_waiting_connections_do_not_keep_others_out(
 
     waits_s = timed(connect, 5)
     assert statuses == [200] * 5
-    assert max(waits_s) < connections.CLIENT_TIMEOUT_S / 2
+    assert max(waits_s) < http.CLIENT_TIMEOUT_S / 2
     report(bystander_s=waits_s)
     wait_until(lambda: is_closed(opened[0]))
     assert "Traceback" not in caplog.text
@@ -112,7 +112,7 @@ def test_new_connection_is_served_beside_answers(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No place is free, and no connection waits for its client."""
-    monkeypatch.setattr(connections, "SHARED_PLACES", 2)
+    monkeypatch.setattr(http, "SHARED_PLACES", 2)
     with ExitStack() as stack:
         streams = [
             stack.enter_context(client.stream("GET", "/api/live")).iter_bytes()
@@ -163,7 +163,7 @@ def test_client_that_does_not_read_is_closed(
     client: httpx.Client, send: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that reads slowly gets everything, on a slow machine too."""
-    monkeypatch.setattr(connections, "CLIENT_TIMEOUT_S", 5 * TIMEOUT_S)
+    monkeypatch.setattr(http, "CLIENT_TIMEOUT_S", 5 * TIMEOUT_S)
     slow, size = send(BIG * 50), 0
     slow.settimeout(10)
     body = client.get(
@@ -174,7 +174,7 @@ def test_client_that_does_not_read_is_closed(
         assert part, f"closed after {size} bytes"
         size += len(part)
         time.sleep(0.02)
-    monkeypatch.setattr(connections, "CLIENT_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(http, "CLIENT_TIMEOUT_S", TIMEOUT_S)
     idle = send(BIG * 50)
     time.sleep(3 * TIMEOUT_S)
     # What the kernel has buffered can be read, then the connection is at its end.
@@ -194,4 +194,4 @@ def test_long_head_is_refused(send: Opener) -> None:
 
 def test_unit_leaves_room_for_the_connections() -> None:
     """Connections and those that wait are below systemd's limit of 1,024 files."""
-    assert connections.MAX_CONNECTIONS + connections.BACKLOG <= 1024 - 400
+    assert http.MAX_CONNECTIONS + http.BACKLOG <= 1024 - 400
