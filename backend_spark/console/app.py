@@ -74,11 +74,10 @@ from backend_spark.console.routes import (
     cap_feed,
     downloads,
     events,
-    features,
     levels,
     reviews,
-    sensorthings,
     skill,
+    standards,
     thresholds,
     time_travel,
     way_back,
@@ -200,8 +199,10 @@ def make_app(services: ConsoleServices) -> FastAPI:
     ):
         app.include_router(routes.router)
     app.include_router(account_routes.provider)
-    for standard in (sensorthings, features, cap_feed, downloads):
-        app.include_router(standard.router)
+    app.include_router(standards.sta_router)
+    app.include_router(standards.ogc_router)
+    app.include_router(cap_feed.router)
+    app.include_router(downloads.router)
     headers = security_headers(_origin(services.settings.console.tiles))
     app.add_middleware(HeadersMiddleware, headers=headers)
     proxies = list(services.settings.console.proxies)

@@ -1,6 +1,8 @@
-"""Routes of OGC API Features, for QGIS and others, and the documents of their answers.
+"""Routes of the standards by which other programs read levels and readings.
 
-Source: OGC API Features part 1: core (17-069r4), sections 7.2 to 7.13, 8.2 and 9.
+OGC API Features, for QGIS and others, has cells and their levels; its documents are
+made here. Source: OGC API Features part 1: core (17-069r4), sections 7.2 to 7.13, 8.2
+and 9. The OGC SensorThings API 1.1 has the readings.
 """
 
 from collections.abc import Callable
@@ -22,19 +24,27 @@ from backend_spark.console.features import (
     missing_error,
     parse_selection,
 )
-from backend_spark.console.http import service_root
+from backend_spark.console.http import json_response, service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import StandardsRequestError
 from backend_spark.exports.formats import GEOJSON, exercise_mark
-from backend_spark.sensorthings.entities import time_text
+from backend_spark.sensorthings.entities import ENTITY_SETS, time_text
+from backend_spark.sensorthings.request_syntax import parse_options
+from backend_spark.sensorthings.service import BareValue
+
+OGC_ROOT: Final = "/ogc"
+
+ogc_router = APIRouter(prefix=OGC_ROOT, dependencies=[Depends(client)])
+
+OgcRoot = Annotated[str, Depends(service_root(OGC_ROOT))]
 
 JSON: Final = "application/json"
 OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.0"
 CRS84: Final = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
-_CLASSES: Final = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf"
+_OGC_CLASSES: Final = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf"
 
-CONFORMANCE: Final = tuple(
-    f"{_CLASSES}/{name}" for name in ("core", "oas30", "geojson")
+OGC_CONFORMANCE: Final = tuple(
+    f"{_OGC_CLASSES}/{name}" for name in ("core", "oas30", "geojson")
 )
 """Conformance classes of the standard."""
 
@@ -47,6 +57,20 @@ _TITLES: Final = {
 }
 
 Document = dict[str, Any]
+
+STA_ROOT: Final = "/sta/v1.1"
+_REQUIREMENTS: Final = "http://www.opengis.net/spec/iot_sensing/1.1/req"
+
+STA_CONFORMANCE: Final = (
+    f"{_REQUIREMENTS}/datamodel",
+    f"{_REQUIREMENTS}/resource-path/resource-path-to-entities",
+    f"{_REQUIREMENTS}/request-data",
+)
+"""Requirements classes of the standard; its others are for writing and MQTT."""
+
+sta_router = APIRouter(prefix=STA_ROOT, dependencies=[Depends(client)])
+
+StaRoot = Annotated[str, Depends(service_root(STA_ROOT))]
 
 
 def _link(href: str, rel: str, kind: str, title: str) -> Document:
@@ -230,13 +254,6 @@ def _parameters() -> Document:
     return found
 
 
-ROOT: Final = "/ogc"
-
-router = APIRouter(prefix=ROOT, dependencies=[Depends(client)])
-
-Root = Annotated[str, Depends(service_root(ROOT))]
-
-
 def _answer(make: Callable[[], Any], kind: str, request: Request) -> Response:
     """What a function makes as JSON, or its error in the form of the standard."""
     headers = {"Cache-Control": "no-store"}
@@ -265,9 +282,9 @@ def parse_format(request: Request) -> None:
             raise StandardsRequestError("query parameter", "f=json", f"{name}={value}")
 
 
-@router.get("")
-@router.get("/")
-def landing_page(request: Request, root: Root, services: Services) -> Response:
+@ogc_router.get("")
+@ogc_router.get("/")
+def landing_page(request: Request, root: OgcRoot, services: Services) -> Response:
     """The first document."""
     title = _title(services)
     return _answer(lambda: landing_document(root, title), JSON, request)
@@ -279,22 +296,22 @@ def _title(services: ConsoleServices) -> str:
     return f"{mark}Yamamori {console.place}".strip()
 
 
-@router.get("/api")
-def api(request: Request, root: Root, services: Services) -> Response:
+@ogc_router.get("/api")
+def api(request: Request, root: OgcRoot, services: Services) -> Response:
     """The OpenAPI document."""
     title = _title(services)
     return _answer(lambda: openapi_document(root, title), OPENAPI, request)
 
 
-@router.get("/conformance")
+@ogc_router.get("/conformance")
 def conformance(request: Request) -> Response:
     """Conformance classes."""
-    classes = {"conformsTo": list(CONFORMANCE)}
+    classes = {"conformsTo": list(OGC_CONFORMANCE)}
     return _answer(lambda: classes, JSON, request)
 
 
-@router.get("/collections")
-def collections(request: Request, root: Root, services: Services) -> Response:
+@ogc_router.get("/collections")
+def collections(request: Request, root: OgcRoot, services: Services) -> Response:
     """All collections."""
     return _answer(
         lambda: collection_list(
@@ -305,8 +322,10 @@ def collections(request: Request, root: Root, services: Services) -> Response:
     )
 
 
-@router.get("/collections/{name}")
-def collection(name: str, request: Request, root: Root, services: Services) -> Response:
+@ogc_router.get("/collections/{name}")
+def collection(
+    name: str, request: Request, root: OgcRoot, services: Services
+) -> Response:
     """One collection."""
     return _answer(lambda: _collection(root, name, services), JSON, request)
 
@@ -322,8 +341,8 @@ def _collection(root: str, name: str, services: ConsoleServices) -> Document:
     return collection_document(root, name, bounds, times, is_exercise=is_exercise)
 
 
-@router.get("/collections/{name}/items")
-def items(name: str, request: Request, root: Root, services: Services) -> Response:
+@ogc_router.get("/collections/{name}/items")
+def items(name: str, request: Request, root: OgcRoot, services: Services) -> Response:
     """Features of a collection."""
 
     def make() -> Document:
@@ -341,9 +360,9 @@ def items(name: str, request: Request, root: Root, services: Services) -> Respon
     return _answer(make, GEOJSON, request)
 
 
-@router.get("/collections/{name}/items/{key}")
+@ogc_router.get("/collections/{name}/items/{key}")
 def item(
-    name: str, key: str, request: Request, root: Root, services: Services
+    name: str, key: str, request: Request, root: OgcRoot, services: Services
 ) -> Response:
     """One feature."""
 
@@ -354,3 +373,44 @@ def item(
         return feature_document(feature, str(request.url), here)
 
     return _answer(make, GEOJSON, request)
+
+
+@sta_router.get("")
+@sta_router.get("/")
+def entity_sets(root: StaRoot) -> Response:
+    """The entity sets, and what the service conforms to."""
+    sets = [{"name": name, "url": f"{root}/{name}"} for name in ENTITY_SETS]
+    settings = {"conformance": list(STA_CONFORMANCE)}
+    return json_response({"serverSettings": settings, "value": sets})
+
+
+@sta_router.get("/{path:path}")
+def entities(
+    path: str, request: Request, root: StaRoot, services: Services
+) -> Response:
+    """Entities, one entity, or one of its properties."""
+    try:
+        options = parse_options(request.query_params.multi_items())
+        found = services.standards.things.answer(root, path, options)
+    except StandardsRequestError as error:
+        return error_response(error)
+    if isinstance(found, BareValue):
+        return _bare(found.value)
+    return json_response(found)
+
+
+def error_response(error: StandardsRequestError) -> Response:
+    """An error in the form that clients of the standard read."""
+    body = {"code": error.status, "type": "error", "message": str(error)}
+    answer = json_response(body, error.status)
+    if error.status == 503:  # noqa: PLR2004 - service unavailable
+        answer.headers["Retry-After"] = "2"
+    return answer
+
+
+def _bare(value: Any) -> Response:  # noqa: ANN401 - any property
+    if isinstance(value, dict):
+        return json_response(value)
+    text = "" if value is None else str(value)
+    headers = {"Cache-Control": "no-store"}
+    return Response(text, media_type="text/plain; charset=utf-8", headers=headers)
