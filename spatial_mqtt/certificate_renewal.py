@@ -28,8 +28,7 @@ from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.files import write_atomic
 from service_runtime.settings import build_settings, read_toml
-from service_runtime.tls import Endpoint, TlsFiles
-from service_runtime.tpm import KEY_MARK
+from service_runtime.tls import TPM_KEY_MARK, Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.hardware_key import TpmKey
@@ -382,7 +381,7 @@ def decode_private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
         RenewalError: It does not parse, has a password, or is of another algorithm.
         TpmError: It is in a TPM, which cannot be used.
     """
-    if KEY_MARK in pem:
+    if TPM_KEY_MARK in pem:
         return TpmKey(pem)
     try:
         key = serialization.load_pem_private_key(pem, None)

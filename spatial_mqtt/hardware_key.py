@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from service_runtime.tpm import KEY_MARK, PROPERTIES, PROVIDERS, TpmError
+from service_runtime.tls import TPM_KEY_MARK, TPM_PROPERTIES, TPM_PROVIDERS, TpmError
 
 TIMEOUT_S: Final = 60.0
 """For an operation of the TPM; a slow one needs seconds to make a key."""
@@ -70,9 +70,9 @@ class TpmKey(HardwareKey):
     """
 
     def __init__(self, pem: bytes) -> None:
-        if KEY_MARK not in pem:
+        if TPM_KEY_MARK not in pem:
             raise TpmError("its key must be in a file of a TPM, got another one")
-        self.pem: bytes = KEY_MARK + pem.partition(KEY_MARK)[2]
+        self.pem: bytes = TPM_KEY_MARK + pem.partition(TPM_KEY_MARK)[2]
         encoded = self._call("pkey", "-pubout", "-in")
         public = load_pem_public_key(encoded)
         if not isinstance(public, ec.EllipticCurvePublicKey):
@@ -112,9 +112,9 @@ class TpmKey(HardwareKey):
 
 
 def _call_openssl(
-    words: Sequence[str], data: bytes = b"", query: str = PROPERTIES
+    words: Sequence[str], data: bytes = b"", query: str = TPM_PROPERTIES
 ) -> bytes:
-    providers = [word for name in PROVIDERS for word in ("-provider", name)]
+    providers = [word for name in TPM_PROVIDERS for word in ("-provider", name)]
     command, *options = words
     call = ["openssl", command, *providers, "-propquery", query, *options]
     try:

@@ -18,7 +18,7 @@ from trust_bench import DUE_AGE_S, HOUR_S, IssuingAuthority, TrustedBroker
 
 from gateway_daemon.ca.authority import Identity
 from gateway_daemon.ca.store import AuthorityFolder
-from service_runtime.tpm import KEY_MARK
+from service_runtime.tls import TPM_KEY_MARK
 
 CELL = "/3/1/1/2"
 NO_TPM = {"TPM2OPENSSL_TCTI": "device:/dev/null-tpm"}
@@ -168,7 +168,7 @@ def test_key_in_a_tpm_from_first_boot_to_renewal(
     """The node makes its key, connects and renews; no file has a usable key."""
     report = node.first_boot()
     assert "n1.csr is the request" in report, report
-    assert node.key.read_bytes().startswith(KEY_MARK)
+    assert node.key.read_bytes().startswith(TPM_KEY_MARK)
     sign(authority, node, DUE_AGE_S)
     node.first_boot()
     assert not node.request.exists()
@@ -179,9 +179,9 @@ def test_key_in_a_tpm_from_first_boot_to_renewal(
     assert connections(signer) == 1
     assert node.key.read_bytes() == before
     renewed = node.renewed.read_bytes()
-    assert renewed.count(KEY_MARK) == 1
+    assert renewed.count(TPM_KEY_MARK) == 1
     assert b"BEGIN PRIVATE KEY" not in renewed
-    assert KEY_MARK + before.partition(KEY_MARK)[2] not in renewed
+    assert TPM_KEY_MARK + before.partition(TPM_KEY_MARK)[2] not in renewed
 
     assert node.renew().startswith("not due")
     node.run("edge_agent", "check", "--config", str(node.settings), "--no-sensors",
@@ -199,7 +199,7 @@ def test_missing_tpm_is_named_and_tried_again(node: Node) -> None:
     assert not node.key.exists()
 
     node.first_boot()
-    assert node.key.read_bytes().startswith(KEY_MARK)
+    assert node.key.read_bytes().startswith(TPM_KEY_MARK)
     assert node.request.exists()
 
 
