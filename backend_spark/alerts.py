@@ -50,14 +50,13 @@ from backend_spark.tables.reader import DeltaTables, read_transactions
 from backend_spark.tables.schemas import ALERTS
 from backend_spark.tables.store import Folder, open_table, tables_folder
 from service_runtime.crash_guard import CrashGuard, make_crash_guard
-from service_runtime.files import make_folder, write_atomic
+from service_runtime.files import acquire_lock, make_folder, write_atomic
 from service_runtime.lifecycle import (
     LoopService,
     SystemdSupervisor,
     exit_on_thread_error,
     run_service,
 )
-from service_runtime.locks import acquire_lock
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId

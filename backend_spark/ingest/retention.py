@@ -23,8 +23,13 @@ from backend_spark.ingest.segment_log import (
     set_segment_aside,
 )
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.files import file_size, fsync_file, fsync_folder, is_disk_full
-from service_runtime.locks import acquire_lock
+from service_runtime.files import (
+    acquire_lock,
+    file_size,
+    fsync_file,
+    fsync_folder,
+    is_disk_full,
+)
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import LockHolder, acquire_lock
+from service_runtime.files import LockHolder, acquire_lock
 
 log = logging.getLogger(__name__)
 

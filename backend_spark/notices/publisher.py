@@ -28,13 +28,13 @@ from backend_spark.notices.notice_state import (
 from backend_spark.scoring.holds import HELD, HoldLimits
 from backend_spark.tables.reader import open_tables
 from service_runtime.errors import FieldError
+from service_runtime.files import acquire_lock
 from service_runtime.lifecycle import (
     LoopService,
     SystemdSupervisor,
     exit_on_thread_error,
     run_service,
 )
-from service_runtime.locks import acquire_lock
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Heartbeat, LoopWatchdog

@@ -61,8 +61,8 @@ from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from backend_spark.tables.store import Folder, open_table, tables_folder
 from service_runtime.errors import AlreadyRunningError
+from service_runtime.files import acquire_lock
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
-from service_runtime.locks import acquire_lock
 from service_runtime.watchdog import LoopWatchdog
 
 log = logging.getLogger(__name__)

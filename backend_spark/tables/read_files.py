@@ -15,8 +15,7 @@ from backend_spark.config import KeepSection
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import delete_old_rows
 from backend_spark.tables.store import Folder, open_table
-from service_runtime.files import write_best_effort
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock, write_best_effort
 
 T = TypeVar("T")
 

@@ -20,13 +20,13 @@ from gateway_daemon.cli._options import (
 from gateway_daemon.manager.storage import RegistryFileError
 from service_runtime import lifecycle
 from service_runtime.errors import AlreadyRunningError
+from service_runtime.files import acquire_lock
 from service_runtime.lifecycle import (
     Program,
     SystemdSupervisor,
     explain_denied,
     run_service,
 )
-from service_runtime.locks import acquire_lock
 from service_runtime.settings import SettingsError
 
 log = logging.getLogger(__name__)

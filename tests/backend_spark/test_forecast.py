@@ -31,7 +31,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS
 from backend_spark.tables.store import Folder
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain

@@ -23,7 +23,7 @@ from backend_spark.tables.delta_writer import DataFile, commit_files, create_tab
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 
 pytestmark = pytest.mark.spark
 STEPS = 4

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
+from service_runtime.files import LockHolder
 from service_runtime.lifecycle import explain_denied
-from service_runtime.locks import LockHolder
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2

@@ -34,7 +34,7 @@ from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
 from slope_science.criteria import Criteria
 

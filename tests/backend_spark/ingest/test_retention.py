@@ -33,7 +33,7 @@ from backend_spark.ingest.segment_log import (
     list_segments,
     read_segments,
 )
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 from spatial_mqtt.senml import MessageId
 
 STREAM = "ingest-0.00"

@@ -34,7 +34,7 @@ from backend_spark.ingest.segment_log import (
 )
 from backend_spark.tables.schemas import LOG
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 from spatial_mqtt.senml import MessageId
 
 

@@ -15,7 +15,7 @@ from ingesting import IngestBench, Sender
 from sizes import sizes
 
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
-from service_runtime.locks import LockHolder, acquire_lock
+from service_runtime.files import LockHolder, acquire_lock
 
 pytestmark = pytest.mark.broker
 

@@ -25,7 +25,7 @@ from backend_spark.tables.maintenance import compact, delete_old_rows
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import TABLES
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import acquire_lock
+from service_runtime.files import acquire_lock
 from service_runtime.settings import SettingsError
 
 NOW_S = 1_750_000_000
