@@ -52,8 +52,8 @@ from edge_agent.uplink.uplink import ACK_DELAY_S, IDLE_POLL_S, Uplink
 from experiments.bench.site import ROOT, Site
 from experiments.bench.table import table
 from experiments.message_walk import Call, Recorder
-from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.incoming import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.tls import Endpoint

@@ -27,7 +27,6 @@ from gateway_daemon.config import (
     ManagerSettings,
     parse_broker_info,
 )
-from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.downstream import (
     DeliveryParser,
     Downstream,
@@ -35,6 +34,7 @@ from gateway_daemon.gateway.downstream import (
 )
 from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
+from gateway_daemon.gateway.incoming import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink

@@ -21,13 +21,15 @@ from edge_agent.queue.base import (
     QueueShareError,
     cost_bytes,
 )
-from gateway_daemon.gateway.admission import IdentityCheck, Sender, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.incoming import (
     CONTENT_TYPES,
     BatchQueue,
+    IdentityCheck,
     ParsedMessage,
     ReceivedPublication,
+    Sender,
+    SenderRateLimit,
     Unpacker,
     parse_publication,
 )

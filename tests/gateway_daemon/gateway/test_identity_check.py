@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway_daemon.gateway import admission
-from gateway_daemon.gateway.admission import LOG_EVERY_S, IdentityCheck
-from gateway_daemon.gateway.incoming import ParsedMessage, parse_publication
+from gateway_daemon.gateway import incoming
+from gateway_daemon.gateway.incoming import (
+    LOG_EVERY_S,
+    IdentityCheck,
+    ParsedMessage,
+    parse_publication,
+)
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
@@ -85,7 +89,7 @@ def test_impostor_fills_neither_disk_nor_log(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two bounded files and one log line a minute at any rate."""
-    monkeypatch.setattr(admission, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(incoming, "MAX_FILE_BYTES", 1000)
     now_s = [0.0]
     check = IdentityCheck(path, lambda: now_s[0], has_certificates=True)
     for _ in range(100):

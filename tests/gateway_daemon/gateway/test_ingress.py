@@ -20,9 +20,12 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
-from gateway_daemon.gateway.incoming import ReceivedPublication
+from gateway_daemon.gateway.incoming import (
+    IdentityCheck,
+    ReceivedPublication,
+    SenderRateLimit,
+)
 from gateway_daemon.gateway.ingress import (
     PUBLICATION_BYTES,
     REDELIVERY_STATE_KEY,

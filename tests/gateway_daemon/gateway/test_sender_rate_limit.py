@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway_daemon.gateway import admission
-from gateway_daemon.gateway.admission import BURST_S, Sender, SenderRateLimit
+from gateway_daemon.gateway import incoming
+from gateway_daemon.gateway.incoming import BURST_S, Sender, SenderRateLimit
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
@@ -11,7 +11,7 @@ from spatial_mqtt.transport import IncomingMessage
 PER_S = 10.0
 
 
-def incoming(topic: str) -> IncomingMessage:
+def incoming_on(topic: str) -> IncomingMessage:
     return IncomingMessage(topic, b"x", 1, False, None, None, None, (1, 1))
 
 
@@ -24,7 +24,7 @@ def count_allowed(limit: SenderRateLimit, topic: str, count: int, now_s: float) 
     allowed = 0
     for _ in range(count):
         if limit.allows(sender(topic), now_s):
-            limit.charge(sender(topic), incoming(topic), [incoming(topic)], now_s)
+            limit.charge(sender(topic), incoming_on(topic), [incoming_on(topic)], now_s)
             allowed += 1
     return allowed
 
@@ -61,7 +61,7 @@ def test_named_publisher_has_one_account_in_all_cells() -> None:
 def test_batch_is_charged_for_the_messages_in_it() -> None:
     """A few publications may hold thousands of messages."""
     limit = SenderRateLimit(PER_S)
-    batch = incoming("/forward/1/2/pri1")
+    batch = incoming_on("/forward/1/2/pri1")
     limit.charge(sender(batch.topic), batch, [batch] * 1000, 0.0)
 
     assert not limit.allows(sender(batch.topic), 80.0)
@@ -71,7 +71,7 @@ def test_batch_is_charged_for_the_messages_in_it() -> None:
 def test_large_message_counts_as_several() -> None:
     """The disk and the link pay for bytes, not for messages."""
     limit = SenderRateLimit(PER_S)
-    large = incoming("/forward/1/2/pri5")._replace(payload=bytes(1000 * 1024))
+    large = incoming_on("/forward/1/2/pri5")._replace(payload=bytes(1000 * 1024))
     limit.charge(sender(large.topic), large, [large], 0.0)
 
     assert not limit.allows(sender(large.topic), 80.0)
@@ -82,7 +82,7 @@ def test_large_message_counts_as_several() -> None:
 def test_topic_of_a_batch_is_charged_for_each_message() -> None:
     """Each message is stored with its topic."""
     limit = SenderRateLimit(PER_S)
-    batch = incoming("/forward/1/2/" + "x" * 200)._replace(payload=bytes(900))
+    batch = incoming_on("/forward/1/2/" + "x" * 200)._replace(payload=bytes(900))
     limit.charge(sender(batch.topic), batch, [batch] * 4000, 0.0)
 
     assert not limit.allows(sender(batch.topic), 420.0)
@@ -99,11 +99,11 @@ def test_invalid_priority_opens_no_new_account() -> None:
 
 def test_account_count_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender that uses a million topics does not fill the memory."""
-    monkeypatch.setattr(admission, "MAX_ACCOUNTS", 3)
+    monkeypatch.setattr(incoming, "MAX_ACCOUNTS", 3)
     limit = SenderRateLimit(PER_S)
     for place in range(10):
         topic = f"/forward/{place}"
-        limit.charge(sender(topic), incoming(topic), [], 0.0)
+        limit.charge(sender(topic), incoming_on(topic), [], 0.0)
 
     assert len(limit._accounts) == 3  # noqa: SLF001
 
