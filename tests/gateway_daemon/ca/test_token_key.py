@@ -12,8 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from trust_bench import HOUR_S, IssuingAuthority, Join, Person, TrustedBroker, run_ca
 
 from gateway_daemon.ca.authority import AuthorityFileError, Identity
-from gateway_daemon.ca.store import AuthorityFolder
-from gateway_daemon.ca.token_key import TokenKey, TokenUri
+from gateway_daemon.ca.store import AuthorityFolder, TokenKey, TokenUri
 
 CELL = "/3/1/1/2"
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
