@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from gateway_daemon.admin_client import AdminClient
 from gateway_daemon.cli._options import fail, tls_option
+from gateway_daemon.cli.admin import AdminClient
 from gateway_daemon.gateway.update_server import BUNDLE_SUFFIX
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
