@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
+from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog

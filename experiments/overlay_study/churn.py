@@ -17,8 +17,12 @@ from gateway_daemon.overlay.ddll import (
 )
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import OverlayKey
-from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    MessageCopy,
+    OverlayMessage,
+    PublicationResult,
+)
 from gateway_daemon.overlay.timeouts import ReplyTimeouts
 
 FAST_PING_TIMES = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)

@@ -27,7 +27,7 @@ from edge_agent.queue.base import (
 )
 from edge_agent.queue.inspection import format_depth
 from gateway_daemon.overlay import messages
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
+from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
     OverlayRunner,
     OverlayStatus,

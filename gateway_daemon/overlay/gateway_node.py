@@ -23,23 +23,21 @@ from gateway_daemon.overlay.keys import (
     valley_of,
 )
 from gateway_daemon.overlay.messages import (
+    CarriedMessage,
     CopyReceipt,
     DeliverMessage,
     ForwarderAction,
     ForwarderPacket,
     MessageCopy,
+    OpenPublications,
     OverlayMessage,
     PublicationDone,
+    PublicationResult,
     RangeReport,
     SendPacket,
-)
-from gateway_daemon.overlay.peers import PeerSummary, PeerTable
-from gateway_daemon.overlay.publications import (
-    CarriedMessage,
-    OpenPublications,
-    PublicationResult,
     decode_carried,
 )
+from gateway_daemon.overlay.peers import PeerSummary, PeerTable
 from gateway_daemon.overlay.publisher_suspension import (
     HasSubscribers,
     HasSubscribersQuery,

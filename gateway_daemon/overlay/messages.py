@@ -1,9 +1,16 @@
-"""Packets between forwarders, and the actions that a forwarder returns."""
+"""Messages of the overlay: packets and actions of forwarders, open publications."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
+import msgspec
+
+from gateway_daemon.overlay.keys import OverlayError
 from gateway_daemon.overlay.partition import K
+from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
+from spatial_mqtt.batching import MAX_AGE_S
+from spatial_mqtt.topics import check_publishable
 
 
 class RankedNode(NamedTuple, Generic[K]):
@@ -117,3 +124,86 @@ class PublicationDone(NamedTuple, Generic[K]):
 
 
 ForwarderAction = SendPacket[K] | DeliverMessage | PublicationDone[K]
+
+
+class CarriedMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A client's message, as the payload of an overlay message.
+
+    Attributes:
+        topic: Topic that subscribers see.
+        payload: Content.
+        age_s: Its age when it was published here.
+    """
+
+    topic: str
+    payload: bytes
+    age_s: float = 0.0
+
+
+def decode_carried(message: OverlayMessage) -> CarriedMessage:
+    """Decode the client's message in an overlay message.
+
+    Raises:
+        OverlayError: It does not parse, or nobody could publish it.
+    """
+    try:
+        carried = decode_msgpack(message.payload, CarriedMessage)
+        check_publishable(carried.topic)
+    except DECODE_ERRORS as error:
+        rule = f"a client's message ({error})"
+        raise OverlayError("message", rule, message.id) from error
+    if not carried.age_s >= 0:  # also NaN
+        raise OverlayError("age", "0 or more seconds", carried.age_s)
+    return msgspec.structs.replace(carried, age_s=min(carried.age_s, MAX_AGE_S))
+
+
+class PublicationResult(NamedTuple):
+    """Result of a publication.
+
+    Attributes:
+        message_id: Of the message.
+        reached: Subscriptions that were reached, in all areas.
+        is_complete: Whether all of them have stored it, and no node had to be given up.
+    """
+
+    message_id: str
+    reached: int
+    is_complete: bool
+
+
+@dataclass
+class _Open:
+    stretches: set[str]
+    reached: int = 0
+    is_whole: bool = True
+
+
+class OpenPublications:
+    """Publications of one gateway that have not ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    def begin(self, message_id: str, areas: Iterable[str]) -> None:
+        """Register a publication to these areas; a repeated one starts again."""
+        self._open[message_id] = _Open(set(areas))
+
+    def refuse(self, message_id: str) -> None:
+        """Note that a message could not be stored for our own clients."""
+        if publication := self._open.get(message_id):
+            publication.is_whole = False
+
+    def end_area(
+        self, message_id: str, area: str, reached: int, is_complete: bool
+    ) -> PublicationResult | None:
+        """End one area; return the result if it was the last one."""
+        publication = self._open.get(message_id)
+        if publication is None or area not in publication.stretches:
+            return None
+        publication.stretches.discard(area)
+        publication.reached += reached
+        publication.is_whole &= is_complete
+        if publication.stretches:
+            return None
+        del self._open[message_id]
+        return PublicationResult(message_id, publication.reached, publication.is_whole)

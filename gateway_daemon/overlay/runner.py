@@ -25,10 +25,13 @@ from edge_agent.uplink.rate_limit import TokenBucket, wire_bytes
 from gateway_daemon.overlay import wire_format
 from gateway_daemon.overlay.gateway_node import OutgoingPacket, OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayError
-from gateway_daemon.overlay.messages import OverlayMessage
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    OverlayMessage,
+    PublicationResult,
+)
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.peers import NO_PEERS, PeerSummary
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.metrics import Metric, MetricSample, gauge
 from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog

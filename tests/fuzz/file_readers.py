@@ -26,8 +26,11 @@ from gateway_daemon.ca.store import REGISTER_FILE, AuthorityFolder
 from gateway_daemon.gateway.subscriptions import _read_saved
 from gateway_daemon.manager.storage import RegistryFileError, load_registry
 from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.messages import OverlayMessage
-from gateway_daemon.overlay.publications import CarriedMessage, decode_carried
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    OverlayMessage,
+    decode_carried,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings, parse_toml
 from slope_science.criteria import Criteria

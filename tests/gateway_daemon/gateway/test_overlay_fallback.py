@@ -16,9 +16,12 @@ from gateway_daemon.gateway.overlay_fallback import (
     OverlayFallback,
     make_store,
 )
-from gateway_daemon.overlay.messages import OverlayMessage
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    OverlayMessage,
+    PublicationResult,
+)
 from gateway_daemon.overlay.peers import PeerSummary
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import OverlayStatus
 from service_runtime.settings import SettingsError
 from spatial_mqtt.senml import MessageId

@@ -24,8 +24,13 @@ from gateway_daemon.overlay.keys import (
     TopicRole,
     subscriber_range,
 )
-from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage, RangeReport
-from gateway_daemon.overlay.publications import CarriedMessage, decode_carried
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    MessageCopy,
+    OverlayMessage,
+    RangeReport,
+    decode_carried,
+)
 from spatial_mqtt.batching import MAX_AGE_S
 
 TOPIC = "/3/1/2/0/1"

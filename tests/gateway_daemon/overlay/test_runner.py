@@ -19,9 +19,13 @@ from gateway_daemon.gateway.overlay_fallback import FallbackRules, OverlayFallba
 from gateway_daemon.overlay.ddll import NeighbourQuery, PingTimes
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayKey
-from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
+from gateway_daemon.overlay.messages import (
+    CarriedMessage,
+    MessageCopy,
+    OverlayMessage,
+    PublicationResult,
+)
 from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, UP_WITHIN_S, MqttTransport
-from gateway_daemon.overlay.publications import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
 from gateway_daemon.overlay.timeouts import ReplyTimeouts
