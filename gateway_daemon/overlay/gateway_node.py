@@ -38,16 +38,14 @@ from gateway_daemon.overlay.messages import (
     decode_carried,
 )
 from gateway_daemon.overlay.peers import PeerSummary, PeerTable
-from gateway_daemon.overlay.publisher_suspension import (
-    HasSubscribers,
-    HasSubscribersQuery,
-    PublisherSuspension,
-    SuspensionSend,
-)
 from gateway_daemon.overlay.skip_graph_node import (
     AddressedPacket,
+    HasSubscribers,
+    HasSubscribersQuery,
     Locate,
+    PublisherSuspension,
     SkipGraphNode,
+    SuspensionSend,
 )
 from gateway_daemon.overlay.timeouts import (
     DEFAULT_TIMEOUTS,

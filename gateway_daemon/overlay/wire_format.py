@@ -19,11 +19,9 @@ from gateway_daemon.overlay.ddll import (
 )
 from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError, OverlayKey
 from gateway_daemon.overlay.messages import CopyReceipt, MessageCopy, RangeReport
-from gateway_daemon.overlay.publisher_suspension import (
+from gateway_daemon.overlay.skip_graph_node import (
     HasSubscribers,
     HasSubscribersQuery,
-)
-from gateway_daemon.overlay.skip_graph_node import (
     LevelPacket,
     LevelSearch,
     LevelSearchReply,

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.overlay.keys import OverlayKey, TopicRole, subscriber_range
-from gateway_daemon.overlay.publisher_suspension import (
+from gateway_daemon.overlay.skip_graph_node import (
     HasSubscribers,
     HasSubscribersQuery,
     PublisherSuspension,

@@ -27,11 +27,9 @@ from gateway_daemon.overlay.messages import (
     RangeReport,
     RankedNode,
 )
-from gateway_daemon.overlay.publisher_suspension import (
+from gateway_daemon.overlay.skip_graph_node import (
     HasSubscribers,
     HasSubscribersQuery,
-)
-from gateway_daemon.overlay.skip_graph_node import (
     LevelPacket,
     LevelSearch,
     LevelSearchReply,
