@@ -23,7 +23,7 @@ from gateway_daemon.overlay.messages import (
     OverlayMessage,
     PublicationResult,
 )
-from gateway_daemon.overlay.timeouts import ReplyTimeouts
+from gateway_daemon.overlay.peers import ReplyTimeouts
 
 FAST_PING_TIMES = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)
 RING_LATENCY_S = (0.005, 0.100)

@@ -38,7 +38,7 @@ from gateway_daemon.overlay.partition import (
     split_range,
     subtree_sizes,
 )
-from gateway_daemon.overlay.timeouts import ReplyTimeouts
+from gateway_daemon.overlay.peers import ReplyTimeouts
 from spatial_mqtt.priority import LADDER
 
 LEFT_NEIGHBOURS = 4

@@ -45,7 +45,7 @@ from gateway_daemon.overlay.partition import (
     split_range,
     subtree_sizes,
 )
-from gateway_daemon.overlay.timeouts import (
+from gateway_daemon.overlay.peers import (
     DEFAULT_TIMEOUTS,
     ReplyTimeouts,
     RoundTripTimes,

@@ -37,7 +37,13 @@ from gateway_daemon.overlay.messages import (
     SendPacket,
     decode_carried,
 )
-from gateway_daemon.overlay.peers import PeerSummary, PeerTable
+from gateway_daemon.overlay.peers import (
+    DEFAULT_TIMEOUTS,
+    PeerSummary,
+    PeerTable,
+    ReplyTimeouts,
+    RoundTripTimes,
+)
 from gateway_daemon.overlay.skip_graph_node import (
     AddressedPacket,
     HasSubscribers,
@@ -46,11 +52,6 @@ from gateway_daemon.overlay.skip_graph_node import (
     PublisherSuspension,
     SkipGraphNode,
     SuspensionSend,
-)
-from gateway_daemon.overlay.timeouts import (
-    DEFAULT_TIMEOUTS,
-    ReplyTimeouts,
-    RoundTripTimes,
 )
 from gateway_daemon.overlay.wire_format import PacketBody
 from spatial_mqtt.priority import LADDER

@@ -29,7 +29,7 @@ from gateway_daemon.overlay.partition import (
     head_positions,
     second_tree_heads,
 )
-from gateway_daemon.overlay.timeouts import RoundTripTimes
+from gateway_daemon.overlay.peers import RoundTripTimes
 
 LEARN = OverlayMessage("learn", 1)
 

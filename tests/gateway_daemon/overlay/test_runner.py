@@ -26,9 +26,9 @@ from gateway_daemon.overlay.messages import (
     PublicationResult,
 )
 from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, UP_WITHIN_S, MqttTransport
+from gateway_daemon.overlay.peers import ReplyTimeouts
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
-from gateway_daemon.overlay.timeouts import ReplyTimeouts
 from gateway_daemon.overlay.wire_format import encode_frame
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog

@@ -20,7 +20,7 @@ from gateway_daemon.overlay.messages import (
     RankedNode,
     SendPacket,
 )
-from gateway_daemon.overlay.timeouts import DEFAULT_TIMEOUTS
+from gateway_daemon.overlay.peers import DEFAULT_TIMEOUTS
 
 MESSAGE = OverlayMessage("m", 4)
 LEFT_NEIGHBOURS = 4

@@ -12,7 +12,7 @@ from gateway_daemon.overlay.messages import (
     RankedNode,
     SendPacket,
 )
-from gateway_daemon.overlay.timeouts import ReplyTimeouts, RoundTripTimes
+from gateway_daemon.overlay.peers import ReplyTimeouts, RoundTripTimes
 
 TIMEOUTS = ReplyTimeouts(receipt_timeout_s=3.0, min_timeout_s=0.25)
 
