@@ -48,12 +48,15 @@ from gateway_daemon.gateway.overlay_fallback import (
 from gateway_daemon.gateway.subscriptions import SubscriptionDiscovery
 from gateway_daemon.gateway.update_server import UpdateServer
 from gateway_daemon.manager import storage
-from gateway_daemon.manager.autoscaler import AutoscaleExecutor, Autoscaler
-from gateway_daemon.manager.broker_rates import BrokerRateMonitor, run_command_in_thread
+from gateway_daemon.manager.autoscaler import (
+    AutoscaleExecutor,
+    Autoscaler,
+    run_command_in_thread,
+)
 from gateway_daemon.manager.brokers import BrokerConnectors
-from gateway_daemon.manager.health_probes import HealthProbes
 from gateway_daemon.manager.manager import Manager, ManagerClocks
 from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.server_probes import BrokerRateMonitor, HealthProbes
 from gateway_daemon.metrics import GatewayMetrics, ManagerMetrics
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName

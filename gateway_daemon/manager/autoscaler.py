@@ -6,6 +6,8 @@ because the result of each decision is in the registry.
 """
 
 import logging
+import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,6 @@ from typing import Literal
 import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport, decode_load_report
-from gateway_daemon.manager.broker_rates import BrokerRateMonitor, CommandResult
 from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
 from gateway_daemon.manager.replication import RecordKey
 from gateway_daemon.manager.scaling_policy import (
@@ -25,6 +26,7 @@ from gateway_daemon.manager.scaling_policy import (
     ScalingSituation,
     ServerKind,
 )
+from gateway_daemon.manager.server_probes import BrokerRateMonitor
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
@@ -340,6 +342,60 @@ def _gateway_servers(
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 5.0
+
+COMMAND_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """Result of a command.
+
+    Attributes:
+        decision: What it was run for.
+        output: The last line of its output.
+        failure: Why it failed; None if it succeeded.
+    """
+
+    decision: ScalingDecision
+    output: str
+    failure: str | None = None
+
+
+def run_command_in_thread(
+    command: Sequence[str],
+    decision: ScalingDecision,
+    on_result: Callable[[CommandResult], object],
+) -> None:
+    """Run a command in a thread of its own.
+
+    Args:
+        command: Program and arguments; no shell is involved.
+        decision: What it is run for.
+        on_result: Called with the result, in that thread.
+    """
+    threading.Thread(
+        target=lambda: on_result(_run(command, decision)), name="command", daemon=True
+    ).start()
+
+
+def _run(command: Sequence[str], decision: ScalingDecision) -> CommandResult:
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own, from the settings
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CommandResult(decision, "", str(error))
+    output = (done.stdout.splitlines() or [""])[-1].strip()
+    if done.returncode != 0:
+        last = (done.stderr.splitlines() or [""])[-1]
+        return CommandResult(decision, output, f"status {done.returncode}: {last}")
+    return CommandResult(decision, output)
+
 
 RunCommand = Callable[
     [Sequence[str], ScalingDecision, Callable[[CommandResult], object]], object

@@ -13,8 +13,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from gateway_daemon.manager import api, storage
-from gateway_daemon.manager.autoscaler import AutoscaleExecutor, AutoscaleReport
-from gateway_daemon.manager.broker_rates import CommandResult
+from gateway_daemon.manager.autoscaler import (
+    AutoscaleExecutor,
+    AutoscaleReport,
+    CommandResult,
+)
 from gateway_daemon.manager.brokers import (
     BrokerConnectors,
     BrokerDown,
@@ -28,7 +31,6 @@ from gateway_daemon.manager.brokers import (
     StoredNotices,
     make_sessions,
 )
-from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
 from gateway_daemon.manager.leases import BrokerLeases, GatewayLeases, Refusals
 from gateway_daemon.manager.registry import (
     DAY_MS,
@@ -43,6 +45,7 @@ from gateway_daemon.manager.replication import (
     decode_record,
     decode_view,
 )
+from gateway_daemon.manager.server_probes import HealthProbes, ProbeResult
 from gateway_daemon.manager.table_changes import find_obstacles, next_table
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service

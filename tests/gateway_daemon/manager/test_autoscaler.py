@@ -18,12 +18,13 @@ from gateway_daemon.manager.autoscaler import (
     AutoscaleExecutor,
     Autoscaler,
     AutoscaleSettings,
+    CommandResult,
     apply_decision,
     spare_key,
 )
-from gateway_daemon.manager.broker_rates import BrokerRateMonitor, CommandResult
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.scaling_policy import ScalingDecision, ScalingLimits
+from gateway_daemon.manager.server_probes import BrokerRateMonitor
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection

@@ -2,13 +2,9 @@
 
 from queue import SimpleQueue
 
-from gateway_daemon.manager.broker_rates import (
-    COUNT_STALE_S,
-    CommandResult,
-    ReceivedCounter,
-    run_command_in_thread,
-)
+from gateway_daemon.manager.autoscaler import CommandResult, run_command_in_thread
 from gateway_daemon.manager.scaling_policy import ScalingDecision
+from gateway_daemon.manager.server_probes import COUNT_STALE_S, ReceivedCounter
 from spatial_mqtt.topics import RECEIVED_COUNT
 from spatial_mqtt.transport import IncomingMessage
 

@@ -5,12 +5,12 @@ import time
 import pytest
 
 from gateway_daemon.app import accepts_connection
-from gateway_daemon.manager.health_probes import (
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.server_probes import (
     MAX_MISSED_PROBES,
     HealthProbes,
     ProbeResult,
 )
-from gateway_daemon.manager.registry import Registry
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, GatewayNotice
 
