@@ -38,7 +38,7 @@ from gateway_daemon.gateway.incoming import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
-from gateway_daemon.gateway.notice_relay import NoticeRelay
+from gateway_daemon.gateway.notices_and_updates import NoticeRelay, UpdateServer
 from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
     OverlayFallback,
@@ -46,7 +46,6 @@ from gateway_daemon.gateway.overlay_fallback import (
     make_store,
 )
 from gateway_daemon.gateway.subscriptions import SubscriptionDiscovery
-from gateway_daemon.gateway.update_server import UpdateServer
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.autoscaler import (
     AutoscaleExecutor,

@@ -12,7 +12,7 @@ import click
 
 from gateway_daemon.cli._options import fail, tls_option
 from gateway_daemon.cli.admin import AdminClient
-from gateway_daemon.gateway.update_server import BUNDLE_SUFFIX
+from gateway_daemon.gateway.notices_and_updates import BUNDLE_SUFFIX
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError

@@ -19,7 +19,7 @@ from edge_agent.updates import (
     Updater,
     has_backlog,
 )
-from gateway_daemon.gateway.update_server import read_chunk
+from gateway_daemon.gateway.notices_and_updates import read_chunk
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.file_transfer import FileChunkRequest
 from spatial_mqtt.topics import file_chunk_topic

@@ -7,7 +7,7 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client
 
-from gateway_daemon.gateway.notice_relay import NoticeRelay
+from gateway_daemon.gateway.notices_and_updates import NoticeRelay
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.connection import Connection

@@ -1,20 +1,28 @@
-"""Relay of notices and rollouts from the Managers' brokers to the own broker.
+"""Notices, rollouts and their bundles for the nodes at the gateway's own broker.
 
-Both are retained messages about areas; nodes verify their signatures. Only the newest
-message of an area is relayed, because one Manager may have missed what another one
-published.
+Notices and rollouts are retained messages about areas; nodes verify their signatures.
+Only the newest message of an area is relayed from the Managers' brokers, because one
+Manager may have missed what another one published. The bundle of a rollout is served
+in chunks, each requested by a node.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from service_runtime.lifecycle import start_watched_loop
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
 from spatial_mqtt.announcements import MAX_NOTICE_BYTES, OpenNotice, read_notice_time_s
-from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.topics import NOTICE_FILTER
+from spatial_mqtt.errors import FileChunkError, NoticeError, TopicError
+from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
+from spatial_mqtt.topics import (
+    FILE_REQUESTS,
+    NOTICE_FILTER,
+    file_chunk_topic,
+    parse_file_request_topic,
+)
 from spatial_mqtt.transport import (
     NO_SUBSCRIBERS,
     BaseConnectionHandler,
@@ -130,3 +138,79 @@ class NoticeRelay(BaseConnectionHandler):
     def _publish(self, topic: str) -> None:
         """Publish the newest notice; while disconnected, `on_up` does it later."""
         self._out.publish(Publication(topic, self._newest[topic], retain=True))
+
+
+MAX_WAITING = 256
+"""Requests that are queued; nodes repeat those that get no answer."""
+
+BUNDLE_SUFFIX = ".update"
+
+
+def read_chunk(folder: Path, request: FileChunkRequest) -> FileChunk:
+    """Read the requested part of a bundle; empty if there is no such file.
+
+    A file is named by its digest: with free names, a client could read other files.
+    """
+    path = folder / f"{request.sha256}{BUNDLE_SUFFIX}"
+    if not request.sha256.isalnum() or not path.is_file():
+        return FileChunk(request.sha256, request.at, b"")
+    with path.open("rb") as file:
+        file.seek(request.at)
+        return FileChunk(request.sha256, request.at, file.read(request.size_bytes))
+
+
+class UpdateServer:
+    """Answers the requests of nodes for parts of bundles, without state.
+
+    Args:
+        name: Prefix of the session name.
+        folder: Holds ``<sha256>.update``.
+        connect: Makes the connection to the broker.
+        watchdog: Watchdog of the loop.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, connect: Connect, watchdog: LoopWatchdog
+    ) -> None:
+        self._folder = folder
+        self._watchdog = watchdog
+        self._requests: SimpleQueue[IncomingMessage | None] = SimpleQueue()
+        self._stop = threading.Event()
+        session = Session(f"{name}-pieces", [(FILE_REQUESTS, 0)])
+        self._connection = connect(session, MessageHandler(self._enqueue))
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        start_watched_loop(self._watchdog, "pieces", MAX_SILENCE_S, self._run)
+        self._connection.start()
+
+    def stop(self) -> None:
+        """Disconnect."""
+        self._stop.set()
+        self._connection.stop()
+        self._requests.put(None)
+
+    def _enqueue(self, message: IncomingMessage) -> None:
+        # No node retains a request: it would arrive at each connection.
+        if not message.retain and self._requests.qsize() < MAX_WAITING:
+            self._requests.put(message)
+
+    def _run(self, heartbeat: Heartbeat) -> None:
+        while not self._stop.is_set():
+            heartbeat()
+            try:
+                message = self._requests.get(timeout=POLL_S)
+            except Empty:
+                continue
+            if message is not None:
+                self._serve(message)
+
+    def _serve(self, message: IncomingMessage) -> None:
+        try:
+            topic = file_chunk_topic(parse_file_request_topic(message.topic))
+            piece = read_chunk(self._folder, FileChunkRequest.decode(message.payload))
+        except (FileChunkError, TopicError, OSError) as error:
+            log.warning("request on %s not answered: %s", message.topic, error)
+            return
+        self._connection.publish(Publication(topic, piece.encode(), qos=0))
