@@ -17,12 +17,12 @@ from edge_agent.queue.base import Queue, QueuedMessage, QueueFileError
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
 from edge_agent.uplink.link_meters import LinkEstimate
 from edge_agent.uplink.offer_memory import OfferMemory
-from edge_agent.uplink.publications import (
+from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
+from edge_agent.uplink.scheduler import (
     OutgoingPublication,
     PublicationBuilder,
     SenderProfile,
 )
-from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt

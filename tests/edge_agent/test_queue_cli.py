@@ -16,7 +16,7 @@ from edge_agent.cli.queue import queue_commands
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import FlightLimits, InFlight
-from edge_agent.uplink.publications import PublicationBuilder, SenderProfile
+from edge_agent.uplink.scheduler import PublicationBuilder, SenderProfile
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 

@@ -16,8 +16,8 @@ from programs import Client, Programs
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySection
 from service_runtime.errors import FieldError

@@ -15,8 +15,8 @@ from trusted_system import tls_section
 from demo.processes import Processes
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _GatewayLinks
 from gateway_daemon.gateway.downstream import BrokerSubscriber

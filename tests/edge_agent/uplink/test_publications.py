@@ -7,7 +7,7 @@ import pytest
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
-from edge_agent.uplink.publications import (
+from edge_agent.uplink.scheduler import (
     CHUNK_BYTES,
     MAX_PARCEL_BYTES,
     OutgoingPublication,

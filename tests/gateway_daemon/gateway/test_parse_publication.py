@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import FlightLimits, InFlight
-from edge_agent.uplink.publications import PublicationBuilder, SenderProfile
+from edge_agent.uplink.scheduler import PublicationBuilder, SenderProfile
 from gateway_daemon.gateway.incoming import (
     ParsedMessage,
     parse_delivery,
