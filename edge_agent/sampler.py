@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge_agent.clock import Clock
+from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Sensor
-from edge_agent.sent_readings import SentReadings
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
 from slope_science.findings import LOWEST

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from edge_agent import quantities
+from edge_agent.quantities import GAUGE, find_sent_names
 from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings
-from edge_agent.sent_readings import GAUGE, find_sent_names
 from edge_agent.triage.engine import DEFAULT_SECTION, RULE_BY_QUANTITY, find_rule
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from slope_science.evidence.settings import TiltRuleSettings

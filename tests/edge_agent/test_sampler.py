@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from triage_readings import RAIN, START_S, TILT, WIRE, Measured, tilt, wire
 
+from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
-from edge_agent.sent_readings import SentReadings
 from edge_agent.status import HealthReporter, HealthSnapshot
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection

@@ -11,9 +11,8 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_number
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
-from edge_agent.quantities import judged_quantity
+from edge_agent.quantities import SentReadings, judged_quantity
 from edge_agent.sensors.generic_probe import PROBE_UNITS
-from edge_agent.sent_readings import SentReadings
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
