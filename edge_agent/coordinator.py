@@ -11,14 +11,19 @@ from pathlib import Path
 
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
-from edge_agent.disk_failure import DiskReports
 from edge_agent.drills import Drills
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
 from edge_agent.sampling_loop import SamplingLoop
 from edge_agent.sensors.base import Sensor
-from edge_agent.status import HealthSnapshot, StatusInputs, make_status, save_status
+from edge_agent.status import (
+    DiskReports,
+    HealthSnapshot,
+    StatusInputs,
+    make_status,
+    save_status,
+)
 from edge_agent.triage.engine import TriageResult
 from edge_agent.updates import Updater
 from edge_agent.uplink.gateway_selection import GatewaySelector

@@ -1,4 +1,4 @@
-"""Status of a node: a line for systemd, a JSON file, and readings of its own health.
+"""Status of a node: a line for systemd, a JSON file, and reports of its own health.
 
 The health readings are added to a pack that is sent anyway: a pack of their own would
 cost a commit, which writes 74 KiB to the card.
@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.disk_failure import format_disk_failure
 from edge_agent.drills import ReceivedOrder
 from edge_agent.queue.base import QueueStats
 from edge_agent.queue.inspection import format_depth, format_waiting
 from edge_agent.safe_mode import format_safe_mode
+from edge_agent.triage.engine import TriageResult
 from edge_agent.uplink.settings import UplinkState, format_link
 from service_runtime.tls import Endpoint
+from slope_science.findings import LOWEST
+from slope_science.reason_codes import ReasonCode
+from slope_science.reason_text import render_english
+from slope_science.reasons import Reason
 from spatial_mqtt import senml
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import Reading
@@ -287,3 +291,70 @@ class HealthReporter:
             return []
         self._due_s = now_s + self._every_s
         return self._facts().readings()
+
+
+DISK_REPORT_PRIORITY: Final = 3
+"""Above routine, so that the report is sent at once; below every alarm."""
+
+FIRST_REPORT_S: Final = 30.0
+"""A disk that fails for less, as while another program uses the file, is no report."""
+
+REPORT_EVERY_S: Final = 3600.0
+DISK_HEALTH: Final = "disk/health"
+DISK_OK: Final = "ok"
+
+
+def format_disk_failure(stats: QueueStats) -> str | None:
+    """Format that the disk cannot be written, and what to do; None while it can."""
+    if stats.failure is None:
+        return None
+    return f"{render_english(_reason(stats))} ({stats.failure})"
+
+
+class DiskReports:
+    """Decides when the state of the disk is reported.
+
+    A worn SD card becomes read-only. The node goes on with messages in memory
+    (`edge_agent.queue.spare`), until somebody replaces the card, or corrects
+    `queue.path` if that is at fault.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due_s: float | None = None
+        self._is_reported = False
+
+    def due_report(
+        self, stats: QueueStats
+    ) -> tuple[list[Reading], TriageResult] | None:
+        """Readings to report now, with their priority and reason; None for nothing."""
+        text, now_s = format_disk_failure(stats), self._clock()
+        if text is None:
+            return self._recovery()
+        if self._due_s is None:
+            self._due_s = now_s + FIRST_REPORT_S
+        if now_s < self._due_s:
+            return None
+        self._due_s, self._is_reported = now_s + REPORT_EVERY_S, True
+        reason = _reason(stats)
+        why = render_english(reason)
+        return [Reading(DISK_HEALTH, None, text)], TriageResult(
+            DISK_REPORT_PRIORITY, why, LOWEST, (reason,)
+        )
+
+    def _recovery(self) -> tuple[list[Reading], TriageResult] | None:
+        """The report that the disk can be written again, if a failure was reported."""
+        was_reported, self._is_reported, self._due_s = self._is_reported, False, None
+        if not was_reported:
+            return None
+        return [Reading(DISK_HEALTH, None, DISK_OK)], TriageResult(
+            DISK_REPORT_PRIORITY, None, LOWEST
+        )
+
+
+def _reason(stats: QueueStats) -> Reason:
+    code = ReasonCode.QUEUE_MISPLACED if stats.is_misplaced else ReasonCode.DISK_FAILED
+    return Reason(code, count=stats.unstored)

@@ -18,7 +18,7 @@ from gpiozero.pins.mock import MockFactory
 from programs import Client
 from soak.disk import fill
 
-from edge_agent import app, disk_failure
+from edge_agent import app, status
 from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
 from edge_agent.queue.base import (
@@ -227,7 +227,7 @@ def test_stored_messages_are_sent_from_a_card_that_is_read_only_at_the_start(
 OPEN_AS_USER = """
 import os, sys
 from pathlib import Path
-from edge_agent.disk_failure import format_disk_failure
+from edge_agent.status import format_disk_failure
 from edge_agent.queue.spare import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
@@ -288,7 +288,7 @@ def test_folder_that_the_unit_may_not_write_is_not_a_broken_card(
     queue = open_or_spare(
         lambda spare: open_queue(spare or path), path, tmp_path / "memory", state
     )
-    text = disk_failure.format_disk_failure(queue.stats()) or ""
+    text = status.format_disk_failure(queue.stats()) or ""
     queue.close()
 
     assert ("replace the SD card" in text) == is_ours
@@ -305,7 +305,7 @@ def test_path_that_is_a_folder_is_not_a_broken_card(
     queue = open_or_spare(
         lambda spare: open_queue(spare or path), path, tmp_path / "memory"
     )
-    text = disk_failure.format_disk_failure(queue.stats()) or ""
+    text = status.format_disk_failure(queue.stats()) or ""
     sent = put(queue, 5)
     leased = lease_all(queue)
     queue.close()
@@ -363,7 +363,7 @@ def node(
     tmp_path: Path,
 ) -> Iterator[Node]:
     """A node that is not built yet."""
-    monkeypatch.setattr(disk_failure, "FIRST_REPORT_S", 0.0)
+    monkeypatch.setattr(status, "FIRST_REPORT_S", 0.0)
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     before = Device.pin_factory
     yield Node(card, make_broker())
