@@ -22,8 +22,13 @@ from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.coordinator import Coordinator, MoveSlope, NodeParts
-from edge_agent.drills import Drills
-from edge_agent.notices import NOTICES_STATE, Notices, make_state_writer, make_verifier
+from edge_agent.notices import (
+    NOTICES_STATE,
+    Drills,
+    Notices,
+    make_state_writer,
+    make_verifier,
+)
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
     Durability,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
-from edge_agent.drills import Drills
-from edge_agent.notices import Notices
+from edge_agent.notices import Drills, Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
 from edge_agent.sampling_loop import SamplingLoop

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.drills import ReceivedOrder
+from edge_agent.notices import ReceivedOrder
 from edge_agent.queue.base import QueueStats
 from edge_agent.queue.inspection import format_depth, format_waiting
 from edge_agent.safe_mode import format_safe_mode

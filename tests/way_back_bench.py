@@ -17,7 +17,7 @@ from backend_spark.notices.notice_state import (
 from backend_spark.scoring.holds import JUDGED, PresentLevel
 from backend_spark.scoring.observation import Observation
 from backend_spark.tables.schemas import SILVER
-from edge_agent.drills import ReceivedOrder
+from edge_agent.notices import ReceivedOrder
 from edge_agent.status import HealthSnapshot
 from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell

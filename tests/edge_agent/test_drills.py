@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from notice_bench import write_keys
 
-from edge_agent.drills import Drills, ReceivedOrder
-from edge_agent.notices import Notices, make_verifier
+from edge_agent.notices import Drills, Notices, ReceivedOrder, make_verifier
 from spatial_mqtt.announcements import Drill, Notice, read_notice_time_s
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.notice_signatures import NoticeSigner

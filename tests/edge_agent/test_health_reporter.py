@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from edge_agent.drills import ReceivedOrder
+from edge_agent.notices import ReceivedOrder
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.status import HealthReporter, HealthSnapshot
 from service_runtime.tls import Endpoint
