@@ -50,7 +50,12 @@ from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
 from edge_agent.sensors.machine import MachineHealth, MachineSettings
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.murata import Sca3300Settings, Scl3300Settings, open_murata
-from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
+from edge_agent.sensors.rain_gauge_and_vibration import (
+    RainGauge,
+    RainGaugeSettings,
+    Vibration,
+    VibrationSettings,
+)
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
 from edge_agent.sensors.trip_wire import (
     TripWire,
@@ -59,7 +64,6 @@ from edge_agent.sensors.trip_wire import (
     TripWireSettings,
 )
 from edge_agent.sensors.ultrasonic import Ultrasonic, UltrasonicSettings
-from edge_agent.sensors.vibration import Vibration, VibrationSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, SettingsError, build_settings
 

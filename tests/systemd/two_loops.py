@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from edge_agent.sensors.linux import KernelLines
-from edge_agent.sensors.pulse_counter import KernelPulseSource
+from edge_agent.sensors.rain_gauge_and_vibration import KernelPulseSource
 from service_runtime import lifecycle
 from service_runtime.lifecycle import SystemdSupervisor, run_service
 from service_runtime.systemd import SystemdNotifier, read_inherited_fds

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from edge_agent.sensors.rain_gauge import RainGaugeSettings
+from edge_agent.sensors.rain_gauge_and_vibration import (
+    RainGaugeSettings,
+    VibrationSettings,
+)
 from edge_agent.sensors.trip_wire import TripWireSettings
 from edge_agent.sensors.ultrasonic import UltrasonicSettings, speed_of_sound
-from edge_agent.sensors.vibration import VibrationSettings
 from edge_agent.simulator.parts.base import (
     BreakablePart,
     ConnectPart,

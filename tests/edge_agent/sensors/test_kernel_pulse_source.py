@@ -2,8 +2,11 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent, decode_edge_events
-from edge_agent.sensors.pulse_counter import KernelPulseSource
-from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
+from edge_agent.sensors.rain_gauge_and_vibration import (
+    KernelPulseSource,
+    RainGauge,
+    RainGaugeSettings,
+)
 
 SECOND = 10**9
 

@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.pulse_counter import PinPulseSource, PulseInput
+from edge_agent.sensors.rain_gauge_and_vibration import PinPulseSource, PulseInput
 from edge_agent.simulator.buses import SlopePinFactory
 
 WRAP_S = 100.0

@@ -1,7 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.pulse_counter import WINDOW_S, DeadTime, PulseRateLimit
+from edge_agent.sensors.rain_gauge_and_vibration import (
+    WINDOW_S,
+    DeadTime,
+    PulseRateLimit,
+)
 
 
 def test_rain_at_the_limit_is_accepted() -> None:

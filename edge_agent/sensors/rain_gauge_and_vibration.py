@@ -1,4 +1,9 @@
-"""Pulse counting on a pin: pulse sources, a persistent counter and pulse filters.
+"""Rain gauge and vibration counter: they count the pulses of a switch on a pin.
+
+A tipping-bucket rain gauge closes a reed switch once per tip. A vibration counter is a
+piezo or reed element whose comparator gives pulses: it counts how often the ground was
+shaken, for comparison with its own background, and does not measure strength. One shock
+makes a train of pulses, which counts once.
 
 `KernelPulseSource` reads the kernel's queue of edges, which keeps counting while the
 process is stopped (see `edge_agent.sensors.linux`). `PinPulseSource` uses gpiozero, for
@@ -7,17 +12,32 @@ while the process is stopped.
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gpiozero import DigitalInputDevice
 
-from edge_agent.sensors.base import Hardware, notify_safely
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    SensorConfig,
+    SensorSettings,
+    notify_safely,
+)
 from edge_agent.sensors.buses import EdgeLine
-from edge_agent.sensors.errors import SensorBusError, pin_error_types
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_error_types,
+)
+from service_runtime.settings import KeyRule, key
+from slope_science.quality import RAIN_MM
+from spatial_mqtt.senml import Reading
 
 _log = logging.getLogger(__name__)
 _MAX_TIMES = 10_000
@@ -93,20 +113,6 @@ def open_pulse_source(
         )
         return KernelPulseSource(line, resume_token)
     return PinPulseSource(pulse_input, name, hardware)
-
-
-def drain_pulses(sensor: str, pulses: PulseSource) -> tuple[bool, PulseBatch]:
-    """Whether the switch is closed now, and the pulses since the last call.
-
-    Raises:
-        SensorBusError: The pin cannot be read.
-    """
-    try:
-        return pulses.is_active(), pulses.drain()
-    except pin_error_types() as error:
-        raise SensorBusError(
-            sensor, f"cannot be read: {error}", "check the pin and its cable"
-        ) from error
 
 
 class PinPulseSource:
@@ -271,3 +277,199 @@ class DeadTime:
             return False
         self._last_s = time_s
         return True
+
+
+class _PulseSensor(BaseSensor):
+    """Counts the pulses of a pin; the count survives a restart."""
+
+    def __init__(
+        self,
+        settings: SensorConfig,
+        pulse_input: PulseInput,
+        counted: str,
+        hardware: Hardware,
+    ) -> None:
+        super().__init__(settings)
+        self._counter = PersistentCounter(self.name, counted, hardware)
+        self._was_active = False
+        self._pulses = open_pulse_source(
+            pulse_input, self.name, hardware, self._counter.resume_token
+        )
+
+    def state(self) -> dict[str, str]:
+        """Count in the last reading."""
+        return self._counter.state(self._pulses.resume_token())
+
+    def close(self) -> None:
+        self._pulses.close()
+
+    def _drain(self) -> tuple[PulseBatch, bool]:
+        """The pulses since the last reading, and whether the pin is stuck.
+
+        Raises:
+            SensorBusError: The pin cannot be read.
+        """
+        try:
+            is_active, batch = self._pulses.is_active(), self._pulses.drain()
+        except pin_error_types() as error:
+            raise SensorBusError(
+                self.name, f"cannot be read: {error}", "check the pin and its cable"
+            ) from error
+        is_stuck = is_active and self._was_active and not batch.times_s
+        self._was_active = is_active
+        return batch, is_stuck
+
+
+@dataclass(frozen=True)
+class RainGaugeSettings(SensorSettings):
+    """Keys of kind ``rain-gauge``."""
+
+    quantity: ClassVar[str] = "rain"
+    senml_unit: ClassVar[str | None] = "mm"
+    # a report may hold the rain of many hours; triage limits it by their number
+    range: ClassVar[tuple[float, float]] = (RAIN_MM.fail.low, RAIN_MM.fail.high)
+    largest_step: ClassVar[float | None] = None
+
+    pin: int = key(
+        KeyRule("BCM number of the pin; the switch closes to ground.", low=0, high=27)
+    )
+    mm_per_tip: float = key(
+        KeyRule(
+            "Rain in one tip, from the gauge's plate.", unit="mm", low=0.05, high=2
+        ),
+        0.5,
+    )
+    debounce_ms: float = key(
+        KeyRule(
+            "Shortest closure that counts; less than half of the switch's own.",
+            unit="ms", low=1, high=99,
+        ),
+        20.0,
+    )  # fmt: skip
+    most_mm_per_min: float = key(
+        KeyRule(
+            "Heaviest rain there is; beyond it the switch flaps, and does not count.",
+            unit="mm", low=2, high=50,
+        ),
+        10.0,
+    )  # fmt: skip
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (f"GPIO{self.pin}",)
+
+    @property
+    def max_tips_per_min(self) -> int:
+        """Tips per minute in the heaviest rain."""
+        return math.ceil(self.most_mm_per_min / self.mm_per_tip)
+
+
+class RainGauge(_PulseSensor):
+    """Counts every tip; readings carry the rain since the last one and the total.
+
+    Closures faster than any rain are counted separately, and reported as the
+    sensor's health.
+    """
+
+    def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
+        what = PulseInput(settings.pin, settings.debounce_ms / 1000)
+        super().__init__(settings, what, "tips", hardware)
+        self._mm_per_tip = settings.mm_per_tip
+        self._limit = PulseRateLimit(settings.max_tips_per_min)
+        self._health: str = Health.OK
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Rain since the previous reading, and in total.
+
+        Raises:
+            SensorBusError: The pin cannot be read.
+            SensorRangeError: The switch stays closed, so no tip is detected.
+        """
+        batch, stays_closed = self._drain()
+        tips, refused = self._classify(batch)
+        self._counter.count += tips
+        if stays_closed:
+            raise SensorRangeError(
+                self.name,
+                "stays closed: no tip can be seen",
+                "look for a bucket that hangs, and for a short in the cable",
+                Health.STUCK,
+            )
+        mm, total_mm = (
+            round(n * self._mm_per_tip, 6) for n in (tips, self._counter.count)
+        )
+        return [Reading(self.name, "mm", mm, total_mm), *self._flaps(refused)]
+
+    def _classify(self, batch: PulseBatch) -> tuple[int, int]:
+        """Number of tips, and of refused closures."""
+        tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
+        refused = len(batch.times_s) - tips
+        if refused:  # closures without a time are classified like those around them
+            return tips, refused + batch.untimed_count
+        return tips + batch.untimed_count, 0
+
+    def _flaps(self, refused: int) -> list[Reading]:
+        """Reading of the refused closures, and the health if it changed."""
+        readings = [Reading(f"{self.name}/refused", "count", refused)] * bool(refused)
+        max_per_min = self._limit.max_per_min
+        flaps = f"{Health.FLAPS}: more than {max_per_min} closures a minute"
+        health = flaps if refused else Health.OK.value
+        if health != self._health:
+            self._health = health
+            readings.append(Reading(f"{self.name}/health", None, health))
+        return readings
+
+
+@dataclass(frozen=True)
+class VibrationSettings(SensorSettings):
+    """Keys of kind ``vibration``."""
+
+    quantity: ClassVar[str] = "shocks"
+    senml_unit: ClassVar[str | None] = "count"
+    range: ClassVar[tuple[float, float]] = (0.0, 72_000.0)  # an hour of 50 ms each
+    largest_step: ClassVar[float | None] = None  # a debris flow begins at once
+
+    pin: int = key(KeyRule("BCM number of the pin.", low=0, high=27))
+    active_high: bool = key(
+        KeyRule("Whether a pulse lifts the pin; else it pulls it to ground."), False
+    )
+    hold_ms: float = key(
+        KeyRule(
+            "Pulses within this time of a shock belong to it.",
+            unit="ms", low=50, high=10_000,
+        ),
+        500.0,
+    )  # fmt: skip
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        return (f"GPIO{self.pin}",)
+
+
+class Vibration(_PulseSensor):
+    """Shocks since the last reading, and in total."""
+
+    def __init__(self, settings: VibrationSettings, hardware: Hardware) -> None:
+        # no debounce: the pulses are shorter than a contact's bounce
+        what = PulseInput(settings.pin, active_high=settings.active_high)
+        super().__init__(settings, what, "shocks", hardware)
+        self._hold = DeadTime(settings.hold_ms / 1000)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Shocks since the previous reading.
+
+        Raises:
+            SensorBusError: The pin cannot be read.
+            SensorRangeError: The output stays active.
+        """
+        batch, stays_active = self._drain()
+        shocks = sum(self._hold.accept(time_s) for time_s in batch.times_s)
+        self._counter.count += shocks
+        if stays_active:
+            raise SensorRangeError(
+                self.name,
+                "stays active: no shock can be seen",
+                "turn the threshold back, or look for a short in the cable",
+                Health.STUCK,
+            )
+        return [Reading(self.name, "count", shocks, float(self._counter.count))]
