@@ -20,12 +20,6 @@ from edge_agent.sensors.ads1115 import (
     Ads1115Voltage,
     Ads1115VoltageSettings,
 )
-from edge_agent.sensors.adxl3xx import (
-    Adxl345Settings,
-    Adxl355Settings,
-    open_adxl345,
-    open_adxl355,
-)
 from edge_agent.sensors.analog import (
     ExtensometerSensor,
     ExtensometerSettings,
@@ -46,7 +40,6 @@ from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings
 from edge_agent.sensors.generic_probe import ProbeSettings
 from edge_agent.sensors.gnss import Gnss, GnssSettings
-from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
 from edge_agent.sensors.machine import MachineHealth, MachineSettings
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.murata import Sca3300Settings, Scl3300Settings, open_murata
@@ -57,6 +50,14 @@ from edge_agent.sensors.rain_gauge_and_vibration import (
     VibrationSettings,
 )
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
+from edge_agent.sensors.tilt import (
+    Adxl345Settings,
+    Adxl355Settings,
+    Lis3dh,
+    Lis3dhSettings,
+    open_adxl345,
+    open_adxl355,
+)
 from edge_agent.sensors.trip_wire import (
     TripWire,
     TripWireEol,

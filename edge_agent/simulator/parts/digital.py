@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from edge_agent.sensors.bme280 import Bme280Settings
 from edge_agent.sensors.generic_probe import ScaledSettings
-from edge_agent.sensors.lis3dh import Lis3dhSettings
 from edge_agent.sensors.modbus import ModbusSettings
 from edge_agent.sensors.murata import MurataSettings
 from edge_agent.sensors.sdi12 import Sdi12Settings
-from edge_agent.sensors.tilt import TiltSettings
+from edge_agent.sensors.tilt import Lis3dhSettings, TiltSettings
 from edge_agent.simulator.chips.i2c import Bme280Chip, FailingChip, Lis3dhChip
 from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
 from edge_agent.simulator.chips.spi import (

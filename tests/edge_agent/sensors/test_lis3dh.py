@@ -6,8 +6,8 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode
 from edge_agent.sensors.mcp3x08 import interquartile_mean
+from edge_agent.sensors.tilt import Lis3dh, Lis3dhSettings, decode_lis3dh
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips.i2c import Lis3dhChip
 from edge_agent.simulator.parts.digital import gravity_g
@@ -34,13 +34,13 @@ def make_chip(samples: int = 64) -> tuple[Lis3dhChip, Hardware, Lis3dhSettings]:
 )
 def test_registers_of_the_application_note(raw: str, g: tuple[float, ...]) -> None:
     """AN3308 4.2.3: 15E0h is 350 mg, EA20h is -350 mg; 1 mg a digit throughout."""
-    assert decode(bytes.fromhex(raw)) == pytest.approx(g)
+    assert decode_lis3dh(bytes.fromhex(raw)) == pytest.approx(g)
 
 
 def test_short_transfer_is_no_sample() -> None:
     """Three axes of two bytes belong together."""
     with pytest.raises(ValueError, match="raw must be 6 bytes, got 5"):
-        decode(bytes(5))
+        decode_lis3dh(bytes(5))
 
 
 def test_tilt_is_read_back_within_its_noise() -> None:

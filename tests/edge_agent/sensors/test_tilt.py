@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.adxl3xx import decode_adxl355, decode_temp_c
-from edge_agent.sensors.tilt import angles_deg
+from edge_agent.sensors.tilt import angles_deg, decode_adxl355, decode_temp_c
 
 ONE_G = 256_000
 

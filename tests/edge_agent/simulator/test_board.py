@@ -3,9 +3,9 @@ import random
 import pytest
 from gpiozero import MCP3008, MCP3208, DigitalInputDevice
 
-from edge_agent.sensors.adxl3xx import Adxl355 as Driver
-from edge_agent.sensors.adxl3xx import Adxl355Settings, decode_adxl355
 from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.tilt import Adxl355 as Driver
+from edge_agent.sensors.tilt import Adxl355Settings, decode_adxl355
 from edge_agent.simulator.buses import SlopePinFactory
 from edge_agent.simulator.chips.spi import Adxl355Chip, Mcp3x08Chip
 
