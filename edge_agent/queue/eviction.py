@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import MessageDraft, QueueFullError, QueueShareError
-from edge_agent.queue.fair_share import FairShare, fair_share
+from edge_agent.queue.shared_queue import FairShare, fair_share
 from edge_agent.queue.store import (
     DROPPED_FULL,
     DROPPED_THINNED,

@@ -16,9 +16,8 @@ from edge_agent.queue.base import (
     QueueFileError,
     cost_bytes,
 )
-from edge_agent.queue.fair_share import NodeBytes
-from edge_agent.queue.known_ids import KnownIds
 from edge_agent.queue.schema import decode_text
+from edge_agent.queue.shared_queue import KnownIds, NodeBytes
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue import known_ids
+from edge_agent.queue import shared_queue
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MAX_SEQ, MessageId
@@ -32,8 +32,8 @@ def test_invented_boots_and_gaps_fill_no_disk(
     make_id: Callable[[int], MessageId],
 ) -> None:
     """Ids of other nodes and the latest of that node stay known."""
-    monkeypatch.setattr(known_ids, "MAX_RANGES_OF_NODE", MAX)
-    monkeypatch.setattr(known_ids, "CHECK_EVERY", EVERY)
+    monkeypatch.setattr(shared_queue, "MAX_RANGES_OF_NODE", MAX)
+    monkeypatch.setattr(shared_queue, "CHECK_EVERY", EVERY)
     queue = SqliteQueue(tmp_path / "q.db", "gw", "boot", 10**6)
     quiet = [draft(MessageId("quiet", "b", n)) for n in range(0, 20, 2)]
     queue.put(quiet)
