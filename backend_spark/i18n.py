@@ -9,8 +9,7 @@ Source of the names of levels: in use from 2026-05-29.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from slope_science.causes import Cause
-from slope_science.findings import LOWEST
+from slope_science.findings import LOWEST, Cause
 from slope_science.reason_compat import parse_or_text, parse_why
 from slope_science.reason_text import render_english
 from slope_science.reason_text import render_japanese as japanese_of

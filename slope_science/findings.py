@@ -1,29 +1,37 @@
-"""Levels 1 to 5 from rain, with their reasons, and the highest of several findings.
+"""Findings: levels 1 to 5 of rain with their reasons, the highest, and its causes.
 
 A level is "equivalent to level n" (レベルn相当): observations are compared with
 criteria, and no warning is issued. Sensors other than gauges are judged in
 `slope_science.evidence`.
 
+The causes of a level are the kinds of observation that its reasons rest on. Only rain
+has the official criteria of JMA and the prefecture, so a text that names one of them
+must not be shown for a level by another cause, such as a cut wire.
+
 Source: judgement of JMA and the prefectures.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.reason_codes import ReasonCode
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, level_reasons
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 
-_CRITERIA_NAMES = (
-    (EMERGENCY, "special"),
-    (DANGER, "line"),
-    (WARNING, "warning"),
-    (ADVISORY, "advisory"),
-)
+CRITERIA_LEVELS: Final = {
+    "special": EMERGENCY,
+    "line": DANGER,
+    "warning": WARNING,
+    "advisory": ADVISORY,
+}
+"""Level of each criterion for rain, the highest first."""
+
 _ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
 _ASSUMED_LINE = Reason(ReasonCode.ASSUMED_LINE)
 _ASSUMED_CRITERION = Reason(ReasonCode.ASSUMED_CRITERION)
@@ -98,7 +106,7 @@ def judge_rain(
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
         # Comparisons with nan are false and would result in level 1.
         raise ScienceError("swi_mm", "zero or more", swi_mm)
-    for level, criterion in _CRITERIA_NAMES:
+    for criterion, level in CRITERIA_LEVELS.items():
         limit_mm = criteria.limit_mm(level, r60_mm)
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
@@ -118,7 +126,7 @@ def judge_rain(
 
 def compute_rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     """Level of `judge_rain` without reason; the arguments are not checked."""
-    for level, _ in _CRITERIA_NAMES:
+    for level in CRITERIA_LEVELS.values():
         if swi_mm >= criteria.limit_mm(level, r60_mm):
             return level
     return LOWEST
@@ -133,3 +141,78 @@ def _basis(level: int, criteria: Criteria) -> Reason | None:
     if level == EMERGENCY and criteria.special_assumed:
         return _ASSUMED_CRITERION
     return criteria.basis
+
+
+class Cause(StrEnum):
+    """Kind of observation; the names are those of the rules in the settings."""
+
+    RAIN = "rain"
+    TILT = "tilt"
+    DISPLACEMENT = "displacement"
+    WIRE = "wire"
+    VIBRATION = "vibration"
+    SATURATION = "saturation"
+    PORE = "pore"
+    WATER_LEVEL = "water_level"
+    LIMIT = "limit"
+    OTHER = "other"
+
+
+_CAUSES: Final[Mapping[ReasonCode | str, Cause]] = {
+    ReasonCode.SOIL_WATER: Cause.RAIN,
+    ReasonCode.TILT: Cause.TILT,
+    ReasonCode.SPEED: Cause.DISPLACEMENT,
+    ReasonCode.DISPLACEMENT_STEP: Cause.DISPLACEMENT,
+    ReasonCode.DISPLACEMENT_DAYS: Cause.DISPLACEMENT,
+    ReasonCode.FAILURE_TIME: Cause.DISPLACEMENT,
+    ReasonCode.SHOCKS: Cause.VIBRATION,
+    ReasonCode.WIRE_CUT: Cause.WIRE,
+    ReasonCode.SOIL_WET: Cause.SATURATION,
+    ReasonCode.PORE_TURNED: Cause.PORE,
+    ReasonCode.PORE_POSITIVE: Cause.PORE,
+    ReasonCode.PORE_HIGH: Cause.PORE,
+    ReasonCode.WATER_LEVEL_STEP: Cause.WATER_LEVEL,
+    ReasonCode.LIMIT: Cause.LIMIT,
+}
+
+
+def find_causes(level: int, reasons: Sequence[Reason]) -> tuple[Cause, ...]:
+    """Causes of a level, rain first.
+
+    The first reason that is no note gives the level. Rain counts beside it if it
+    reaches the criterion of the same level; without reasons there is no cause.
+    """
+    given = [_cause(reason) for reason in level_reasons(reasons)[-1:]]
+    has_rain = any(
+        CRITERIA_LEVELS.get(each.params.get("criterion", "")) == level
+        for reason in reasons
+        if reason.code != ReasonCode.NODE_LEVEL_LOWERED
+        for each in iter_chain(reason)
+        if each.code == ReasonCode.SOIL_WATER
+    )
+    found = [Cause.RAIN, *given] if has_rain else given
+    return tuple(dict.fromkeys(found))
+
+
+def observed_causes(reasons: Iterable[Reason]) -> frozenset[Cause]:
+    """Every kind of observation that reasons name, whatever level it gives."""
+    chains = (each.code for reason in reasons for each in iter_chain(reason))
+    return frozenset(_CAUSES[code] for code in chains if code in _CAUSES)
+
+
+def iter_chain(reason: Reason) -> Iterable[Reason]:
+    """A reason and those that it contains, the outermost first."""
+    inner: object = reason
+    while isinstance(inner, Reason):
+        yield inner
+        inner = inner.params.get("because")
+
+
+def _cause(reason: Reason) -> Cause:
+    chain = list(iter_chain(reason))
+    known = [_CAUSES[each.code] for each in chain if each.code in _CAUSES]
+    if known:
+        return known[0]
+    held = [each for each in chain if each.code == ReasonCode.LEVEL_HELD]
+    is_of_rain = any(each.params.get("sensor") is None for each in held)
+    return Cause.RAIN if is_of_rain else Cause.OTHER

@@ -26,9 +26,8 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
-from slope_science.causes import Cause, find_causes
 from slope_science.criteria import Criteria
-from slope_science.findings import ADVISORY, EMERGENCY, LOWEST
+from slope_science.findings import ADVISORY, EMERGENCY, LOWEST, Cause, find_causes
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

@@ -22,8 +22,7 @@ from backend_spark.i18n import (
     render_both,
 )
 from backend_spark.scoring.observation import JST
-from slope_science.causes import Cause
-from slope_science.findings import ADVISORY, EMERGENCY, LOWEST
+from slope_science.findings import ADVISORY, EMERGENCY, LOWEST, Cause
 
 MAX_CELLS: Final = 7
 MAX_DISTRICTS: Final = 8

@@ -20,8 +20,7 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
-from slope_science.causes import Cause, find_causes
-from slope_science.findings import LOWEST
+from slope_science.findings import LOWEST, Cause, find_causes
 
 VALIDITY: Final = timedelta(seconds=GRACE_S)
 """Validity of a row after the end of its step; then its cell is silent."""

@@ -26,8 +26,7 @@ from backend_spark.scoring.holds import (
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
 from service_runtime.files import read_json_or, write_best_effort
-from slope_science.causes import iter_chain
-from slope_science.findings import LOWEST
+from slope_science.findings import LOWEST, iter_chain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, find_restrictions, level_reasons
 from spatial_mqtt.announcements import Notice

@@ -9,7 +9,7 @@ from backend_spark.console.events import Event, begin_s
 from backend_spark.console.notifications.channels import MAX_TEXT_LENGTH, Message
 from backend_spark.console.report import when
 from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
-from slope_science.causes import Cause, observed_causes
+from slope_science.findings import Cause, observed_causes
 from slope_science.reason_text import render_english
 
 MAX_LISTED: Final = 10
