@@ -21,7 +21,6 @@ from backend_spark.scoring.rain import (
     SubstituteRain,
 )
 from backend_spark.scoring.reviews import is_counted_after_review
-from slope_science.causes import iter_chain
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
@@ -29,6 +28,7 @@ from slope_science.findings import (
     Finding,
     Judgement,
     combine_findings,
+    iter_chain,
     judge_rain,
 )
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
