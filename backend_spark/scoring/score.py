@@ -14,6 +14,7 @@ from typing import Any, Final
 from backend_spark.scoring.analysed_rain import flag_beside_analysis
 from backend_spark.scoring.cell_readings import (
     CellReadings,
+    PassRain,
     first_changed_s,
     first_touched_s,
     list_steps,
@@ -52,7 +53,6 @@ from backend_spark.scoring.hot_state import (
 from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
-from backend_spark.scoring.pass_rain import PassRain
 from backend_spark.scoring.quality import (
     FLAG_REACH_S,
     find_rain_records,
