@@ -35,7 +35,7 @@ from backend_spark.tables.delta_writer import (
     write_file,
 )
 from backend_spark.tables.maintenance import maintain_tables
-from backend_spark.tables.read_files import ReadFiles, importing
+from backend_spark.tables.read_files import importing
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from backend_spark.tables.store import Folder, open_table, version_with_rows
@@ -438,15 +438,8 @@ class ForecastImporter:
             if not self.as_issued:
                 files.sort(key=_written, reverse=True)
             for file in files:
-                yield self._load_or_report(file, known)
-
-    def _load_or_report(
-        self, path: Path, known: ReadFiles
-    ) -> ImportedFile | ForecastFileError:
-        try:
-            return known.load_new(path, self._load, ImportedFile(path, 0, 0))
-        except ForecastFileError as error:
-            return error
+                nothing = ImportedFile(file, 0, 0)
+                yield known.load_new(file, self._load, nothing, ForecastFileError)
 
     def _load(self, path: Path) -> ImportedFile:
         rows = read_forecast(path, self.now_s)

@@ -37,7 +37,7 @@ from backend_spark.tables.maintenance import (
     credible_now_s,
     maintain_tables,
 )
-from backend_spark.tables.read_files import ReadFiles, importing
+from backend_spark.tables.read_files import importing
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
 from backend_spark.tables.store import Folder, open_table, version_with_rows
@@ -119,16 +119,9 @@ class AnalysisImporter:
                     yield error
                     continue
                 for path in paths:
-                    yield self._load_or_refuse(path, product, known)
-
-    def _load_or_refuse(
-        self, path: Path, product: Product, known: ReadFiles
-    ) -> ImportedAnalysis | AnalysisFileError:
-        nothing = ImportedAnalysis(path, 0, 0)
-        try:
-            return known.load_new(path, partial(self._load, product), nothing)
-        except AnalysisFileError as error:
-            return error
+                    nothing = ImportedAnalysis(path, 0, 0)
+                    load = partial(self._load, product)
+                    yield known.load_new(path, load, nothing, AnalysisFileError)
 
     def _load(self, product: Product, path: Path) -> ImportedAnalysis:
         data = _read(path)

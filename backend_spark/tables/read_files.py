@@ -18,6 +18,7 @@ from backend_spark.tables.store import Folder, open_table
 from service_runtime.files import acquire_lock, write_best_effort
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 SAVE_EVERY: Final = 100
 """Files read between two savings, so that a run that is killed is not in vain."""
@@ -40,18 +41,24 @@ class ReadFiles:
         self._marks = self._load()
         self._unsaved = 0
 
-    def load_new(self, file: Path, load: Callable[[Path], T], nothing: T) -> T:
+    def load_new(
+        self, file: Path, load: Callable[[Path], T], nothing: T, refused: type[E]
+    ) -> T | E:
         """Load the rows of a file into the table.
 
         Args:
             file: The file.
             load: Loads them; what it raises leaves the file unread.
             nothing: Result if the file was read, and has not changed since.
+            refused: Error for an invalid file, which is returned.
         """
         name, mark = str(file.absolute()), _mark_of(file)
         if mark is not None and self._marks.get(name) == mark:
             return nothing
-        result = load(file)
+        try:
+            result = load(file)
+        except refused as error:
+            return error
         # The mark of before: the file may have been replaced since.
         if mark is not None:
             self._marks[name] = mark
