@@ -158,6 +158,15 @@ def writing(option: str, path: Path) -> Iterator[None]:
         raise click.UsageError(str(problem)) from error
 
 
+@contextmanager
+def usage_errors(kind: type[Exception]) -> Iterator[None]:
+    """Turn an error of a kind, which names what the user gave, into a usage error."""
+    try:
+        yield
+    except kind as error:
+        raise click.UsageError(str(error)) from error
+
+
 @click.group(cls=LazyGroup, places=COMMANDS, extra="backend")
 @click.version_option(package_name="yamamori")
 def cli() -> None:

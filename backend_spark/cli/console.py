@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backend_spark.cli import config_option, writing
+from backend_spark.cli import config_option, usage_errors, writing
 from backend_spark.config import BackendSettings, read_settings
 from backend_spark.console.accounts import (
     ROLES,
@@ -160,10 +160,8 @@ def load_places(config_path: Path, file: Path) -> None:
     )
     from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow
 
-    try:
+    with usage_errors(PlaceFileError):
         rows = read_place_file(file)
-    except PlaceFileError as error:
-        raise click.UsageError(str(error)) from error
     write_places(Path(section.data), rows.places)
     cells = {cell for place in rows.places for cell in place.cells}
     click.echo(f"{len(rows.places)} places in {len(cells)} cells")
@@ -211,14 +209,12 @@ def add(accounts_file: Path, name: str, role: str | None, password: str) -> None
     found, damaged = ({}, None) if is_new else _accounts_but(accounts_file, name)
     if damaged is not None and role is None:
         raise click.UsageError(f"--role must be given: {damaged}")
-    try:
+    with usage_errors(FieldError):
         secret = hash_password(password, secrets.token_bytes)
         new = Account(check_account_name(name), role or "analyst", secret)
         old = found.get(name, new)
         account = replace(old, role=role or old.role, password_hash=secret)
         write_accounts(accounts_file, found | {name: account})
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
     click.echo(f"{name} ({account.role}) is in {accounts_file}")
     if damaged is not None:
         click.echo("its line was damaged: make its second factor and token again")
@@ -321,10 +317,8 @@ def _accounts_but(path: Path, name: str) -> tuple[Accounts, FieldError | None]:
     Returns:
         The accounts, without that one if it is damaged, and what is wrong with it.
     """
-    try:
+    with usage_errors(FieldError):
         found, damaged = scan_accounts(path)
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
     own = damaged.pop(name, None)
     for other in damaged.values():
         raise click.UsageError(str(other))
@@ -334,10 +328,8 @@ def _accounts_but(path: Path, name: str) -> tuple[Accounts, FieldError | None]:
 
 
 def _read_accounts(path: Path) -> Accounts:
-    try:
+    with usage_errors(FieldError):
         return read_accounts(path)
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _account(found: Accounts, name: str) -> Account:
@@ -371,11 +363,9 @@ def check(journal_file: Path, heads: tuple[str, ...]) -> None:
     The status is 1 if one was. Without --head a file whose hashes were all made anew
     passes.
     """
-    try:
+    with usage_errors(FieldError):
         known = [JournalHead.parse(head) for head in heads]
         found = check_journal(journal_file, known)
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
     for problem in found.problems:
         click.echo(problem)
     click.echo(f"head {found.head}, {len(found.problems)} problems")
@@ -393,10 +383,8 @@ def check(journal_file: Path, heads: tuple[str, ...]) -> None:
 )
 def logins(journal_file: Path, limit: int) -> None:
     """Show logins, failures, logouts and changes of accounts, newest first."""
-    try:
+    with usage_errors(FieldError):
         entries = read_journal(journal_file, *ACCESS_KINDS, limit=limit)
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
     for entry in entries:
         at = datetime.fromtimestamp(entry.at_s, UTC)
         rest = {k: v for k, v in entry.body.items() if k != "accounts"}

@@ -18,7 +18,12 @@ import click
 import msgspec
 
 from backend_spark import rain_table
-from backend_spark.cli import answer_format_option, config_option, writing
+from backend_spark.cli import (
+    answer_format_option,
+    config_option,
+    usage_errors,
+    writing,
+)
 from backend_spark.config import TABLES_FOLDER, BackendSettings, read_settings
 from backend_spark.errors import ExportError, PlotError, SqlError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
@@ -178,10 +183,8 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
     from backend_spark.exports.export import write_export as run  # noqa: PLC0415 - pyarrow
     from backend_spark.scoring.holds import HoldLimits  # noqa: PLC0415
 
-    try:
+    with usage_errors(ExportError):
         run(settings.backend, form, out, more, HoldLimits(settings.score.hold_s))
-    except ExportError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @click.command()
@@ -196,10 +199,8 @@ def sql(config_path: Path, form: str, query: str | None) -> None:
     settings = read_settings(config_path)
     from backend_spark.exports.sql import run_sql  # noqa: PLC0415 - DuckDB
 
-    try:
+    with usage_errors(SqlError):
         run_sql(settings.backend, settings.score.hold_s, query, form)
-    except SqlError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @click.command()
@@ -215,10 +216,8 @@ def joint(config_path: Path, form: str, query: str | None) -> None:
     from backend_spark.exports import joint as view  # noqa: PLC0415 - DuckDB
 
     settings = view.read_joint_settings(config_path)
-    try:
+    with usage_errors(SqlError):
         is_complete = view.run_joint(settings, query, form, time.time())
-    except SqlError as error:
-        raise click.UsageError(str(error)) from error
     if not is_complete:
         sys.exit(EXIT_NOT_CURRENT)
 
@@ -397,12 +396,10 @@ def plot(  # noqa: PLR0913 - click gives each option by name
     settings = read_settings(config_path)
     from backend_spark import plots  # noqa: PLC0415 - matplotlib is slow
 
-    try:
+    with usage_errors(PlotError):
         figure = plots.draw_chart(
             settings, kind, plots.ChartSubject(cell, node, sensor, until, hours)
         )
-    except PlotError as error:
-        raise click.UsageError(str(error)) from error
     with writing("--out", out):
         figure.savefig(out, dpi=120)
 

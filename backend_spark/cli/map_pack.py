@@ -1,12 +1,10 @@
 """Command ``map-pack``: make tile packs for the console from files that are there."""
 
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
+from backend_spark.cli import usage_errors
 from service_runtime.errors import FieldError
 
 
@@ -24,19 +22,6 @@ out_file = click.option(
 )
 
 
-def _explain(run: Callable[..., None]) -> Callable[..., None]:
-    """Turn a wrong file into a usage error."""
-
-    @wraps(run)
-    def explained(*args: Any, **options: Any) -> None:  # noqa: ANN401 - of any command
-        try:
-            run(*args, **options)
-        except FieldError as error:
-            raise click.UsageError(str(error)) from error
-
-    return explained
-
-
 @map_pack.command("tiles")
 @source_folder
 @out_file
@@ -47,7 +32,7 @@ def _explain(run: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--name", default="base", show_default=True, help="Name of the pack.")
 @click.option("--tms", is_flag=True, help="Rows are counted from the south.")
-@_explain
+@usage_errors(FieldError)
 def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) -> None:
     """Pack a folder of map tiles, zoom/column/row.png (.jpg, .webp, .pbf)."""
     from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
@@ -71,7 +56,7 @@ def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) ->
     show_default=True,
     help="Lowest zoom of the pack.",
 )
-@_explain
+@usage_errors(FieldError)
 def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
     """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
     from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
@@ -86,7 +71,7 @@ def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> N
 
 @map_pack.command("check")
 @click.argument("pack", type=click.Path(path_type=Path))
-@_explain
+@usage_errors(FieldError)
 def check(pack: Path) -> None:
     """Check a pack as the console does, and show what it holds."""
     from backend_spark.tile_packs.packs import open_pack  # noqa: PLC0415 - pmtiles
