@@ -33,7 +33,7 @@ from slope_science.criteria import (
 from slope_science.errors import ScienceError
 from slope_science.evidence.detections import RuleContext, SensorRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
-from slope_science.evidence.stored_values import Json
+from slope_science.evidence.samples import Json
 from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ASSUMPTIONS, ReasonCode

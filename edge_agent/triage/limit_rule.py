@@ -10,8 +10,7 @@ from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored_values import Json, optional_time
+from slope_science.evidence.samples import Json, SensorSample, optional_time
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

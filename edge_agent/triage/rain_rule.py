@@ -14,9 +14,9 @@ from typing import Any
 
 from edge_agent.triage.settings import RainRuleSettings
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored_values import (
+from slope_science.evidence.samples import (
     Json,
+    SensorSample,
     finite_number,
     non_negative_number,
     optional_time,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edge_agent import quantities
-from slope_science.evidence.samples import TILT_AXES, SensorSample
-from slope_science.evidence.stored_values import (
+from slope_science.evidence.samples import (
+    TILT_AXES,
+    SensorSample,
     finite_number,
     is_finite_number,
     optional_time,

@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored_values import Json, finite_number
+from slope_science.evidence.samples import Json, SensorSample, finite_number
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

@@ -22,16 +22,17 @@ from slope_science.evidence.detections import (
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.settings import DisplacementRuleSettings
-from slope_science.evidence.stored_values import Json, is_finite_number
-from slope_science.evidence.windows import (
+from slope_science.evidence.samples import (
+    Json,
     MinuteBin,
     MinuteBins,
     QuarterHourMeans,
+    SensorSample,
+    is_finite_number,
     largest_agreed_step,
     largest_last_step,
 )
+from slope_science.evidence.settings import DisplacementRuleSettings
 from slope_science.failure_time import (
     FIT_SPAN_H,
     MIN_SIGMAS,

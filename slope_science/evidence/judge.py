@@ -17,9 +17,9 @@ from slope_science.evidence.detections import (
     StatefulRule,
 )
 from slope_science.evidence.displacement import DisplacementRule
+from slope_science.evidence.samples import Json, optional_time
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.evidence.soil import PoreRule, SaturationRule
-from slope_science.evidence.stored_values import Json, optional_time
 from slope_science.evidence.thermal import DailyRange
 from slope_science.evidence.tilt import TiltRule
 from slope_science.evidence.trip_wire import WireRule

@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from slope_science.evidence.stored_values import Json
+from slope_science.evidence.samples import Json
 
 _KEPT = 64
 _ENOUGH = 6

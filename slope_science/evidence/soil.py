@@ -9,15 +9,16 @@ docs/reference/triage.md.
 from collections.abc import Iterable, Sequence
 
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.settings import PoreRuleSettings, SaturationRuleSettings
-from slope_science.evidence.stored_values import (
+from slope_science.evidence.samples import (
     Json,
+    MinuteBin,
+    MinuteBins,
+    SensorSample,
     finite_number,
     is_finite_number,
     optional_time,
 )
-from slope_science.evidence.windows import MinuteBin, MinuteBins
+from slope_science.evidence.settings import PoreRuleSettings, SaturationRuleSettings
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from slope_science.soil_moisture import RISE_WITHIN_S

@@ -15,9 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from slope_science.evidence.detections import Detection, RuleContext
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored_values import Json, finite_number
-from slope_science.evidence.windows import MinuteBin
+from slope_science.evidence.samples import Json, MinuteBin, SensorSample, finite_number
 from slope_science.movement import (
     MIN_LEARNING_H,
     MIN_TEMPERATURE_K2,

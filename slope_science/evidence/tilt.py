@@ -25,16 +25,14 @@ from slope_science.evidence.detections import (
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
-from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.samples import Json, MinuteBin, MinuteBins, SensorSample
 from slope_science.evidence.settings import TiltRuleSettings
-from slope_science.evidence.stored_values import Json
 from slope_science.evidence.thermal import (
     WARMTH_DEG_PER_H,
     WARMTH_RANGE_DEG,
     DailyRange,
     ThermalCompensation,
 )
-from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
     MIN_POINTS,

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
-from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.samples import Json, SensorSample, optional_time
 from slope_science.evidence.settings import WireRuleSettings
-from slope_science.evidence.stored_values import Json, optional_time
 from slope_science.findings import EMERGENCY
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

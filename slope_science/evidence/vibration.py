@@ -13,14 +13,14 @@ from slope_science.evidence.detections import (
     RuleContext,
     StepTimes,
 )
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.settings import VibrationRuleSettings
-from slope_science.evidence.stored_values import (
+from slope_science.evidence.samples import (
     Json,
+    SensorSample,
     finite_number,
     is_finite_number,
     non_negative_number,
 )
+from slope_science.evidence.settings import VibrationRuleSettings
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

@@ -6,15 +6,16 @@ Dangerous heights depend on the place and are set as ``[[triage.limit]]``.
 from collections.abc import Iterable
 
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
-from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.settings import WaterLevelRuleSettings
-from slope_science.evidence.stored_values import Json, is_finite_number
-from slope_science.evidence.windows import (
+from slope_science.evidence.samples import (
     FoundStep,
+    Json,
     MinuteBins,
+    SensorSample,
+    is_finite_number,
     largest_agreed_step,
     largest_last_step,
 )
+from slope_science.evidence.settings import WaterLevelRuleSettings
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
