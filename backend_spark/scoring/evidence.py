@@ -29,19 +29,19 @@ from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import TILT_AXES, SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
-from slope_science.evidence.tilt import TiltRule
-from slope_science.failure_time import FailureForecast
-from slope_science.findings import Finding
-from slope_science.movement import TiltRate
-from slope_science.quality import Flag
-from slope_science.reason_codes import ReasonCode
-from slope_science.soil_moisture import (
+from slope_science.evidence.soil import (
     SUCTION_H,
     SoilWetness,
     judge_moisture,
     judge_pore_pressure,
     summarize_wetness,
 )
+from slope_science.evidence.tilt import TiltRule
+from slope_science.failure_time import FailureForecast
+from slope_science.findings import Finding
+from slope_science.movement import TiltRate
+from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 
 BOOLEAN_TEXTS: Final = {"true": True, "false": False}
 TILT_PARTS: Final = {

@@ -42,11 +42,11 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.quality import LOOK_BACK_S, flag_single
 from backend_spark.scoring.rain import MAX_CATCH_UP_S
 from slope_science.evidence.settings import EvidenceSettings
+from slope_science.evidence.soil import SUCTION_H
 from slope_science.findings import WARNING
 from slope_science.quality import CLOCK_LAG_S, NEIGHBOUR_S, Flag
 from slope_science.rain_quality import FIRST_REPORT_S, MAX_RELEASE_S, RainRecord
 from slope_science.reason_codes import ReasonCode
-from slope_science.soil_moisture import SUCTION_H
 
 RECHECK_S: Final = NEIGHBOUR_S + MAX_RELEASE_S
 """Time before a state in which flags are checked again."""

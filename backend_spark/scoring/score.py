@@ -68,11 +68,11 @@ from backend_spark.scoring.rules import (
 )
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
+from slope_science.evidence.soil import RAIN_H
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
-from slope_science.soil_moisture import RAIN_H
 
 
 class CellPass:

@@ -12,13 +12,13 @@ from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.rules import CellRules, judge_step
 from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
+from slope_science.evidence.soil import SoilWetness, judge_moisture, judge_pore_pressure
 from slope_science.findings import judge_rain
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason, reason_to_json
-from slope_science.soil_moisture import SoilWetness, judge_moisture, judge_pore_pressure
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.reason_text import render_english
-from slope_science.soil_moisture import (
+from slope_science.evidence.soil import (
     SoilWetness,
     judge_moisture,
     judge_pore_pressure,
     summarize_wetness,
 )
+from slope_science.reason_text import render_english
 
 WET = SoilWetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
 HIGH = SoilWetness("n1 pore", 41.0, 3.0, 97.0, 30.0)
