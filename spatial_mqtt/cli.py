@@ -15,7 +15,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
 from service_runtime.tls import TlsFiles
-from spatial_mqtt.certificate_renewal import read_tls_settings, renew_if_due
+from spatial_mqtt.certificates import read_tls_settings, renew_if_due
 from spatial_mqtt.client import Client, SpatialMessage
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER

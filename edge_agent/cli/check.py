@@ -81,7 +81,7 @@ from service_runtime.service_rights import (
     find_service_user,
     read_drop_ins,
 )
-from spatial_mqtt.certificate_areas import check_certificate_areas
+from spatial_mqtt.certificates import check_certificate_areas
 from spatial_mqtt.topics import cell_topic
 
 

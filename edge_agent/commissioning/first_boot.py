@@ -22,7 +22,7 @@ from edge_agent.safe_mode import recover_settings
 from service_runtime.files import mark_for_wipe, wipe_marked, write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tls import TpmError
-from spatial_mqtt.certificate_renewal import (
+from spatial_mqtt.certificates import (
     decode_private_key,
     encode_private_key,
     generate_private_key,

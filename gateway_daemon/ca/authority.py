@@ -37,8 +37,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import structs
 
-from spatial_mqtt.certificate_areas import CELL_URN
-from spatial_mqtt.certificate_renewal import PublicKey, renewal_due_s
+from spatial_mqtt.certificates import CELL_URN, PublicKey, renewal_due_s
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 

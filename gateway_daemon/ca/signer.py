@@ -25,7 +25,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence
 from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
-from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
+from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import RENEWAL_REQUESTS, renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (

@@ -45,7 +45,7 @@ from gateway_daemon.ca.authority import (
 )
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import fsync_folder, write_atomic
-from spatial_mqtt.certificate_renewal import PublicKey, verify_request
+from spatial_mqtt.certificates import PublicKey, verify_request
 from spatial_mqtt.hardware_key import HardwareKey
 
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"

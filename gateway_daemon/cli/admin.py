@@ -25,7 +25,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint, TlsFiles, check_link
-from spatial_mqtt.certificate_renewal import read_tls_settings
+from spatial_mqtt.certificates import read_tls_settings
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,

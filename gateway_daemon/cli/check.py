@@ -36,7 +36,7 @@ from service_runtime.metrics import parse_listen_address
 from service_runtime.service_rights import USER, find_service_user, find_user
 from service_runtime.settings import read_toml
 from service_runtime.tls import Endpoint
-from spatial_mqtt.certificate_areas import check_certificate_areas
+from spatial_mqtt.certificates import check_certificate_areas
 
 MOSQUITTO: Final = "mosquitto"
 SIGNER_USER: Final = "yamamori-ca"

@@ -18,7 +18,7 @@ from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint, check_link
 from spatial_mqtt.announcements import Rollout
-from spatial_mqtt.certificate_renewal import read_tls_settings
+from spatial_mqtt.certificates import read_tls_settings
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.notice_signatures import NoticeSigner
 from spatial_mqtt.topics import rollout_topic

@@ -50,7 +50,7 @@ from spatial_mqtt.batching import (
     encode_batch,
     split_message,
 )
-from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
+from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
 from spatial_mqtt.codec import parse_number
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import (

@@ -12,7 +12,7 @@ from hostile_cbor import deflate, item_head, nested_references
 
 from service_runtime.errors import FieldError
 from spatial_mqtt.batching import Fragment, decode_batch
-from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
+from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, decode_message_id, decode_pack
 from spatial_mqtt.strict_cbor import CborError, decode_cbor

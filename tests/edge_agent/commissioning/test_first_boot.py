@@ -21,7 +21,7 @@ from edge_agent.safe_mode import recover_settings
 from gateway_daemon.ca.authority import CertificateRefusedError, Identity
 from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.settings import parse_toml
-from spatial_mqtt.certificate_renewal import CertificateWithKey
+from spatial_mqtt.certificates import CertificateWithKey
 
 KEY, CERTIFICATE = (
     f"-----BEGIN {kind}-----\nabc\n-----END {kind}-----\n".encode()

@@ -28,7 +28,7 @@ from gateway_daemon.ca.signer import RenewalSigner
 from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt.certificate_renewal import CertificateWithKey, renew_if_due
+from spatial_mqtt.certificates import CertificateWithKey, renew_if_due
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import RenewalError
 from spatial_mqtt.transport import ConnectionHandler, Session

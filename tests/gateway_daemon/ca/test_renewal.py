@@ -32,7 +32,7 @@ from gateway_daemon.ca.signer import RenewalSigner
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.tls import TlsFiles, read_certificate_end, select_certificate
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt.certificate_renewal import (
+from spatial_mqtt.certificates import (
     CertificateWithKey,
     RenewalAnswer,
     RenewalRequest,
@@ -448,7 +448,7 @@ def test_missing_setting_or_signer_is_reported(
     authority: IssuingAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the setting, or the broker that refused."""
-    monkeypatch.setattr("spatial_mqtt.certificate_renewal.TIMEOUT_S", 3.0)
+    monkeypatch.setattr("spatial_mqtt.certificates.TIMEOUT_S", 3.0)
     files = authority.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
         renew_if_due(files, time.time(), is_forced=True)

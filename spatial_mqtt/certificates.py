@@ -1,8 +1,12 @@
-"""Certificate renewal over MQTT: its messages, and the client that a timer runs.
+"""Certificates: the areas in one, and its renewal over MQTT by a client on a timer.
 
-The client generates a key, which never leaves the machine, and sends a request signed
-by both keys: by the new one to prove its possession, by the old one to prove its
-identity. Request and answer are CBOR maps on `topics.renewal_topic` and
+A broker refuses a publication outside the areas of its sender's certificate, and only
+the sender's log names the refusal: the link itself works. A check therefore compares
+the settings with the certificate.
+
+For a renewal the client generates a key, which never leaves the machine, and sends a
+request signed by both keys: by the new one to prove its possession, by the old one to
+prove its identity. Request and answer are CBOR maps on `topics.renewal_topic` and
 `topics.renewal_answer_topic`.
 
 A certificate is renewed once, in the last third of its validity. The key is on disk
@@ -11,11 +15,11 @@ and a request with another key shows that the old key was copied.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import cbor2
 from cryptography import x509
@@ -27,19 +31,71 @@ from cryptography.x509.oid import NameOID
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.files import write_atomic
+from service_runtime.machine_check import MachineFinding, finding
 from service_runtime.settings import build_settings, read_toml
-from service_runtime.tls import TPM_KEY_MARK, Endpoint, TlsFiles
+from service_runtime.tls import (
+    TPM_KEY_MARK,
+    Endpoint,
+    TlsFiles,
+    read_certificate,
+    select_certificate,
+)
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.hardware_key import TpmKey
 from spatial_mqtt.strict_cbor import CborError, decode_cbor
-from spatial_mqtt.topics import renewal_answer_topic, renewal_topic
+from spatial_mqtt.topics import covers, renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     IncomingMessage,
     Publication,
     Session,
 )
+
+CELL_URN: Final = "urn:yamamori:cell:"
+"""An area in the subject alternative name of a certificate, before its topic."""
+
+
+def read_certificate_areas(certificate: x509.Certificate) -> list[str]:
+    """Areas of a certificate; empty without any, as of another authority."""
+    try:
+        names = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except (x509.ExtensionNotFound, ValueError):  # the latter for a damaged one
+        return []
+    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    return [uri.removeprefix(CELL_URN) for uri in uris if uri.startswith(CELL_URN)]
+
+
+def check_certificate_areas(
+    files: TlsFiles, setting: str, areas: Iterable[str]
+) -> Iterator[MachineFinding]:
+    """Check that our certificate contains given areas; nothing if it does.
+
+    Files that cannot be used are left to `check_tls_files`.
+
+    Args:
+        files: Our certificates. One without areas permits all.
+        setting: Key of the areas.
+        areas: Where we publish.
+    """
+    if not files.has_certificate:
+        return
+    try:
+        path, _ = select_certificate(files)
+        permitted = read_certificate_areas(read_certificate(path or ""))
+    except TlsFileError:
+        return
+    for area in areas:
+        if permitted and not any(covers(each, area) for each in permitted):
+            rule = f"be inside the certificate {path} ({' '.join(permitted)})"
+            remedy = (
+                "issue it again with --cell, copy it here, and write the brokers' "
+                "files; or correct the setting"
+            )
+            yield finding(setting, rule, area, remedy)
+
 
 PublicKey = ec.EllipticCurvePublicKey
 
