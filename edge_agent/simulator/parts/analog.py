@@ -17,8 +17,7 @@ from edge_agent.sensors.analog import (
 )
 from edge_agent.sensors.mcp3x08 import AdcSettings
 from edge_agent.sensors.trip_wire import TripWireEolSettings
-from edge_agent.simulator.chips.i2c import Ads1115Chip
-from edge_agent.simulator.chips.spi import Mcp3x08Chip
+from edge_agent.simulator.chips import Ads1115Chip, Mcp3x08Chip
 from edge_agent.simulator.parts.base import (
     BreakablePart,
     ConnectPart,

@@ -7,7 +7,7 @@ from edge_agent.sensors.analog import decode_current
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
-from edge_agent.simulator.chips.i2c import Ads1115Chip
+from edge_agent.simulator.chips import Ads1115Chip
 from service_runtime.errors import FieldError
 
 LEVEL = {

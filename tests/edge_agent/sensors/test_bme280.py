@@ -6,7 +6,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
-from edge_agent.simulator.chips.i2c import Bme280Chip
+from edge_agent.simulator.chips import Bme280Chip
 
 SETTINGS = Bme280Settings(kind="bme280", name="air")
 

@@ -4,7 +4,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
-from edge_agent.simulator.chips.serial import ModbusSlave
+from edge_agent.simulator.parts.digital import ModbusSlave
 from service_runtime.errors import FieldError
 
 PORT = "/dev/ttyUSB0"

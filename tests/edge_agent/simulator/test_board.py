@@ -7,7 +7,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.tilt import Adxl355 as Driver
 from edge_agent.sensors.tilt import Adxl355Settings, decode_adxl355
 from edge_agent.simulator.buses import SlopePinFactory
-from edge_agent.simulator.chips.spi import Adxl355Chip, Mcp3x08Chip
+from edge_agent.simulator.chips import Adxl355Chip, Mcp3x08Chip
 
 
 def seeded_random() -> random.Random:

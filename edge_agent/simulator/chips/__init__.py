@@ -1,1 +1,0 @@
-"""Simulated chips, by bus: the registers and frames that a driver reads."""
