@@ -24,9 +24,8 @@ from typing import Final
 from edge_agent.notices import StoreState
 from edge_agent.queue.base import Queue
 from service_runtime.watchdog import Heartbeat
-from spatial_mqtt.announcements import OpenNotice, Rollout
+from spatial_mqtt.announcements import FileChunk, FileChunkRequest, OpenNotice, Rollout
 from spatial_mqtt.errors import FileChunkError, NoticeError, RolloutError
-from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import file_chunk_topic, file_request_topic
 from spatial_mqtt.transport import (

@@ -1,11 +1,16 @@
-"""Notices and rollouts for areas. No I/O.
+"""Notices and rollouts for areas, and the transfer of bundles. No I/O.
 
 A notice is retained on ``/notice/<area>`` at the gateways' brokers; a node subscribes
 for its own cell and every area around it. It is JSON, so that it can be published by
 hand. A rollout, retained on ``/update/<area>``, selects the nodes of an area that
 install a version; the bundle itself has a signature of its own.
 
-Their signatures are in `notice_signatures`.
+A bundle comes in chunks, each requested by the receiver. ``/piece/want/<name>`` carries
+a `FileChunkRequest`, ``/piece/for/<name>`` the `FileChunk` that answers it, both in
+MessagePack. The server keeps no state: after a loss or a restart the same request is
+sent again.
+
+The signatures of notices and rollouts are in `notice_signatures`.
 """
 
 from collections.abc import Callable
@@ -14,9 +19,9 @@ from typing import ClassVar, Final, Self
 
 import msgspec
 
-from service_runtime.decoding import DECODE_ERRORS, decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json, decode_msgpack
 from service_runtime.errors import FieldError
-from spatial_mqtt.errors import NoticeError, RolloutError
+from spatial_mqtt.errors import FileChunkError, NoticeError, RolloutError
 from spatial_mqtt.priority import LADDER
 
 MAX_NOTICE_BYTES = 4096
@@ -241,3 +246,74 @@ class Rollout(AreaMessage, frozen=True, forbid_unknown_fields=True):
         """
         digest = blake2b(f"{self.sha256} {node}".encode(), digest_size=4).digest()
         return int.from_bytes(digest) < self.percent / 100 * 2**32
+
+
+FILE_CHUNK_BYTES: Final = 4096
+"""One second at 30 kbps, which a chunk can delay other messages to the node."""
+
+MAX_FILE_CHUNK_BYTES: Final = 65_536
+
+
+class FileMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message of a transfer, in MessagePack.
+
+    Attributes:
+        title: Its name in errors.
+    """
+
+    title: ClassVar[str]
+
+    def encode(self) -> bytes:
+        """Encode for the wire."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Decode a message of this form.
+
+        Raises:
+            FileChunkError: The payload does not parse.
+        """
+        try:
+            return decode_msgpack(payload, cls)
+        except DECODE_ERRORS as error:
+            rule = f"a {cls.title} ({error})"
+            raise FileChunkError("payload", rule, payload) from error
+
+
+class FileChunkRequest(FileMessage, frozen=True):
+    """Request for a chunk.
+
+    Attributes:
+        sha256: SHA-256 of the file in hexadecimal digits.
+        at: Offset of the first byte.
+        size_bytes: Number of bytes; the last chunk of a file may be shorter.
+    """
+
+    title: ClassVar[str] = "chunk request"
+    sha256: str
+    at: int
+    size_bytes: int = FILE_CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        """Reject an offset or a size out of range."""
+        is_size = 0 < self.size_bytes <= MAX_FILE_CHUNK_BYTES
+        if not (is_size and 0 <= self.at <= MAX_BUNDLE_BYTES):
+            rule = f"1 to {MAX_FILE_CHUNK_BYTES} bytes at 0 to {MAX_BUNDLE_BYTES}"
+            got = f"{self.size_bytes} at {self.at}"
+            raise ValueError(f"a chunk request must be {rule}, got {got}")
+
+
+class FileChunk(FileMessage, frozen=True):
+    """A chunk of a file.
+
+    Attributes:
+        sha256: SHA-256 of the file in hexadecimal digits.
+        at: Offset of the first byte.
+        data: The bytes; empty if the server does not have the file.
+    """
+
+    title: ClassVar[str] = "chunk"
+    sha256: str
+    at: int
+    data: bytes

@@ -14,9 +14,14 @@ from queue import Empty, SimpleQueue
 
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
-from spatial_mqtt.announcements import MAX_NOTICE_BYTES, OpenNotice, read_notice_time_s
+from spatial_mqtt.announcements import (
+    MAX_NOTICE_BYTES,
+    FileChunk,
+    FileChunkRequest,
+    OpenNotice,
+    read_notice_time_s,
+)
 from spatial_mqtt.errors import FileChunkError, NoticeError, TopicError
-from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
 from spatial_mqtt.topics import (
     FILE_REQUESTS,
     NOTICE_FILTER,

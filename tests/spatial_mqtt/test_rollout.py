@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.announcements import Rollout, read_notice_time_s
+from spatial_mqtt.announcements import (
+    FileChunk,
+    FileChunkRequest,
+    Rollout,
+    read_notice_time_s,
+)
 from spatial_mqtt.errors import FileChunkError, RolloutError, TopicError
-from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
 from spatial_mqtt.topics import (
     file_chunk_topic,
     file_request_topic,

@@ -20,8 +20,7 @@ from edge_agent.updates import (
     has_backlog,
 )
 from gateway_daemon.gateway.notices_and_updates import read_chunk
-from spatial_mqtt.announcements import Rollout
-from spatial_mqtt.file_transfer import FileChunkRequest
+from spatial_mqtt.announcements import FileChunkRequest, Rollout
 from spatial_mqtt.topics import file_chunk_topic
 from spatial_mqtt.transport import (
     ConnectionHandler,

@@ -10,7 +10,7 @@ from conftest import wait_until
 
 from gateway_daemon.gateway.notices_and_updates import UpdateServer, read_chunk
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt.file_transfer import FileChunkRequest
+from spatial_mqtt.announcements import FileChunkRequest
 from spatial_mqtt.topics import file_chunk_topic, file_request_topic
 from spatial_mqtt.transport import IncomingMessage
 
