@@ -16,14 +16,15 @@ from service_runtime.machine_check import (
     FindingState,
     MachineFinding,
     MachineNeeds,
+    ServiceUser,
     are_well,
     check_machine,
+    find_service_user,
     finding,
     format_findings,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
-from service_runtime.service_rights import ServiceUser, find_service_user
 from service_runtime.settings import Problem
 from service_runtime.tls import Endpoint
 from spatial_mqtt.notice_signatures import NoticeSigner

@@ -68,18 +68,16 @@ from service_runtime.machine_check import (
     STATE_FOLDER,
     FindingState,
     MachineFinding,
+    ServiceUser,
     check_data_folder,
     check_disk,
     check_libraries,
     check_programs,
     check_tls_files,
-    finding,
-    texts_of,
-)
-from service_runtime.service_rights import (
-    ServiceUser,
     find_service_user,
+    finding,
     read_drop_ins,
+    texts_of,
 )
 from spatial_mqtt.certificates import check_certificate_areas
 from spatial_mqtt.topics import cell_topic

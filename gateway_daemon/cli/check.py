@@ -23,17 +23,19 @@ from gateway_daemon.manager.storage import (
     load_registry,
 )
 from service_runtime.machine_check import (
+    USER,
     FindingState,
     MachineFinding,
     MachineNeeds,
     are_well,
     check_machine,
+    find_service_user,
+    find_user,
     finding,
     format_findings,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
-from service_runtime.service_rights import USER, find_service_user, find_user
 from service_runtime.settings import read_toml
 from service_runtime.tls import Endpoint
 from spatial_mqtt.certificates import check_certificate_areas

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from edge_agent.cli import check as check_module
 from edge_agent.cli import cli
 from edge_agent.cli.check import check_queue_place
-from service_runtime.service_rights import ServiceUser
+from service_runtime.machine_check import ServiceUser
 from service_runtime.tls import TlsFiles
 
 RULE = "queue.path must be in a folder that the service may write, got"

@@ -27,8 +27,8 @@ from backend_spark.cli import cli as backend
 from gateway_daemon.cli import check as gateway_check
 from gateway_daemon.cli import cli as gateway
 from gateway_daemon.cli.check import check_broker_files
-from service_runtime import service_rights
-from service_runtime.service_rights import ServiceUser
+from service_runtime import machine_check
+from service_runtime.machine_check import ServiceUser
 
 GATEWAY = """
 [gateway]
@@ -381,14 +381,14 @@ def test_signer_has_a_user_of_its_own_and_the_group_of_the_daemons(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its unit adds that group, in which are the settings."""
-    monkeypatch.setattr(service_rights, "SETTINGS_FOLDER", tmp_path)
-    monkeypatch.setattr(service_rights, "USER", "mail")
-    signer = service_rights.find_service_user(tmp_path / "signer.toml", "nobody")
+    monkeypatch.setattr(machine_check, "SETTINGS_FOLDER", tmp_path)
+    monkeypatch.setattr(machine_check, "USER", "mail")
+    signer = machine_check.find_service_user(tmp_path / "signer.toml", "nobody")
 
     assert signer is not None
     assert signer.uid == pwd.getpwnam("nobody").pw_uid
     assert pwd.getpwnam("mail").pw_gid in signer.gids
-    assert service_rights.find_service_user(tmp_path / "a.toml", "nowhere") is None
+    assert machine_check.find_service_user(tmp_path / "a.toml", "nowhere") is None
 
 
 def test_accounts_of_the_console_are_read(machine: CheckedMachine) -> None:
