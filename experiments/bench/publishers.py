@@ -1,18 +1,17 @@
 """``python -m experiments.bench.publishers``: many clients, one message each, at once.
 
-Every client has its own connection, opened beforehand. The MQTT 3.1.1 packets are
-encoded here: with two hundred clients a library's own cost would dominate.
+Every client has its own connection, opened beforehand, without a client library: with
+two hundred clients its own cost would dominate.
 """
 
 import json
 import random
-import socket
-import struct
 import time
 from pathlib import Path
 
 import click
 
+from experiments.bench.packets import connected, publish
 from experiments.bench.wire import name, payload
 
 HIGH = "5"
@@ -45,10 +44,10 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         (name(is_high, n), topics[is_high], sock)
         for n in range(each)
         for is_high in (True, False)
-        for sock in [_connected(port, name(is_high, n))]
+        for sock in [connected("127.0.0.1", port, name(is_high, n))]
     ]
     packets = [
-        (name_, _publish(to, payload(name_, size_bytes)), sock)
+        (name_, publish(to, 1, payload(name_, size_bytes)), sock)
         for name_, to, sock in clients
     ]
     random.Random(seed).shuffle(packets)  # noqa: S311
@@ -63,36 +62,6 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         sock.recv(4)
     print("acknowledged", flush=True)
     time.sleep(120)
-
-
-def _connected(port: int, client_id: str) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    clean_session, keepalive_s = 2, 120
-    head = _text("MQTT") + struct.pack("!BBH", 4, clean_session, keepalive_s)
-    sock.sendall(_packet(0x10, head + _text(client_id)))
-    connack = sock.recv(4)
-    if connack != b"\x20\x02\x00\x00":
-        raise ConnectionError(f"CONNACK must be a success, got {connack!r}")
-    return sock
-
-
-def _publish(topic: str, data: bytes) -> bytes:
-    qos_1, packet_id = 0x32, 1
-    return _packet(qos_1, _text(topic) + struct.pack("!H", packet_id) + data)
-
-
-def _packet(kind: int, body: bytes) -> bytes:
-    length, left = b"", len(body)
-    while True:
-        left, digit = divmod(left, 128)
-        length += bytes([digit | (0x80 if left else 0)])
-        if not left:
-            return bytes([kind]) + length + body
-
-
-def _text(text: str) -> bytes:
-    return struct.pack("!H", len(text)) + text.encode()
 
 
 if __name__ == "__main__":

@@ -374,26 +374,16 @@ def compute_converged_table(
     return fill_table(graph, own, subscribers, links, TABLE_SIZE - outside_count)
 
 
-def publish_equal_ranges(
-    topic: SimulatedTopic, publisher: int, priority: int
-) -> MulticastResult:
-    """V3: equal key ranges; the priority sets the fan-out."""
-    return publish_by_plan(
-        topic,
-        publisher,
-        SplitPlan(SplitShape.EQUAL, POLICIES[priority].plan.root_fan_out),
-    )
+def _by_shape(shape: SplitShape) -> PublishMethod:
+    """V3 and V6: ranges of one shape; the priority sets the fan-out."""
 
+    def publish(
+        topic: SimulatedTopic, publisher: int, priority: int
+    ) -> MulticastResult:
+        plan = SplitPlan(shape, POLICIES[priority].plan.root_fan_out)
+        return publish_by_plan(topic, publisher, plan)
 
-def publish_postal_ranges(
-    topic: SimulatedTopic, publisher: int, priority: int
-) -> MulticastResult:
-    """V6: the first range sent is the largest; the priority sets the fan-out."""
-    return publish_by_plan(
-        topic,
-        publisher,
-        SplitPlan(SplitShape.POSTAL, POLICIES[priority].plan.root_fan_out),
-    )
+    return publish
 
 
 def publish_by_policy(
@@ -422,7 +412,7 @@ METHODS: Mapping[str, PublishMethod] = MappingProxyType({
     "psg": publish_support_nodes,
     "atm": publish_adaptive_tables,
     "patm": publish_priority_tables,
-    "v3": publish_equal_ranges,
-    "v6": publish_postal_ranges,
+    "v3": _by_shape(SplitShape.EQUAL),
+    "v6": _by_shape(SplitShape.POSTAL),  # the first range sent is the largest
     "policy": publish_by_policy,
 })

@@ -87,6 +87,19 @@ def compute_centrality(
     }
 
 
+def find_parents(graph: Graph, start: str) -> dict[str, str | None]:
+    """Return the reachable brokers, each with the sender of its first copy."""
+    parents: dict[str, str | None] = {start: None}
+    waiting = deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in sorted(graph[here]):
+            if there not in parents:
+                parents[there] = here
+                waiting.append(there)
+    return parents
+
+
 def multicast_tree(
     graph: Graph, clients: Mapping[str, ClientCounts], root: str
 ) -> Iterator[tuple[str | None, str]]:
@@ -95,14 +108,7 @@ def multicast_tree(
     Raises:
         TopologyError: One of them cannot be reached.
     """
-    parents: dict[str, str | None] = {root: None}
-    waiting = deque([root])
-    while waiting:
-        here = waiting.popleft()
-        for there in sorted(graph[here]):
-            if there not in parents:
-                parents[there] = here
-                waiting.append(there)
+    parents = find_parents(graph, root)
     wanted = {root}
     for broker, served in clients.items():
         at: str | None = broker if served.subscribers else None

@@ -1,6 +1,5 @@
 """Cost of a federation for brokers and clients, and the effect of a failure."""
 
-from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,6 +10,7 @@ from experiments.topology_study.centrality import (
     Graph,
     TopologyError,
     compute_centrality,
+    find_parents,
     max_load,
 )
 from experiments.topology_study.federations import (
@@ -79,7 +79,7 @@ def share_lost_without(federation: Federation, failed: str) -> Fraction:
         served = subscribers * sum(clients[b].publishers for b in left)
     else:
         for broker in left:
-            around = _reach(left, broker)
+            around = find_parents(left, broker)
             received = sum(clients[b].subscribers for b in around)
             served += clients[broker].publishers * received
     return 1 - Fraction(served, publishers * subscribers)
@@ -145,19 +145,6 @@ def _totals(clients: Mapping[str, ClientCounts]) -> tuple[int, int]:
     return publishers, subscribers
 
 
-def _reach(graph: Graph, start: str) -> dict[str, str | None]:
-    """Return the reachable brokers, each with the sender of its first copy."""
-    parents: dict[str, str | None] = {start: None}
-    waiting = deque([start])
-    while waiting:
-        here = waiting.popleft()
-        for there in sorted(graph[here]):
-            if there not in parents:
-                parents[there] = here
-                waiting.append(there)
-    return parents
-
-
 def _flooded(
     graph: Graph, clients: Mapping[str, ClientCounts]
 ) -> dict[str, Centrality]:
@@ -165,7 +152,7 @@ def _flooded(
     enters, leaves = dict.fromkeys(graph, 0), dict.fromkeys(graph, 0)
     for root in graph:
         number = clients.get(root, ClientCounts()).publishers
-        parents = _reach(graph, root) if number else {}
+        parents = find_parents(graph, root) if number else {}
         for broker, first_from in parents.items():
             onward = [n for n in graph[broker] if n != first_from]
             comes_from = [n for n in graph[broker] if parents[n] != broker]
