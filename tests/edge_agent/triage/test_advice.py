@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from edge_agent.cli.check import advise_on_rules
 from edge_agent.config import parse_node_settings
-from edge_agent.triage.advice import advise_on_rules
 from service_runtime.settings import SettingsError
 
 RAIN = {"kind": "rain-gauge", "name": "rain", "pin": 17}
