@@ -26,6 +26,7 @@ from edge_agent.notices import (
     NOTICES_STATE,
     Drills,
     Notices,
+    make_notice_verifier,
     make_state_writer,
     make_verifier,
 )
@@ -77,10 +78,8 @@ from service_runtime.lifecycle import SystemdSupervisor
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from slope_science.findings import LOWEST
-from spatial_mqtt.announcements import OpenNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.shared_connection import ConnectionPool
@@ -372,7 +371,7 @@ def build_safe_node(safe: RecoveredSettings) -> tuple[Coordinator, SystemdSuperv
 def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     node, machine = shared.node, SystemClock()
     notices, rollouts = _notices(shared), _rollouts(shared)
-    verify = _notice_verifier(node.settings.notices.keys)
+    verify = make_notice_verifier(node.settings.notices.keys)
     drills = Drills(backend.clock.wall_s, verify)
     links = _connections(shared)
     uplink = _uplink(shared, _subscriptions(node, notices, drills, rollouts), links)
@@ -476,27 +475,11 @@ def _triage(shared: _Shared) -> Triage:
 def _notices(shared: _Shared) -> Notices:
     state = shared.queue.get_state(NOTICES_STATE)
     section, store = shared.node.settings.notices, make_state_writer(shared.queue)
-    verify = _notice_verifier(section.keys)
+    verify = make_notice_verifier(section.keys)
     clock = SystemClock()
     return Notices(
         state, store, verify=verify, unknown_s=section.unknown_s, wall_s=clock.wall_s
     )
-
-
-def _notice_verifier(keys: Sequence[str]) -> OpenNotice | None:
-    """The signature check; refuses every notice where the keys cannot be read."""
-    if not keys:
-        return None
-    try:
-        return make_verifier(keys)
-    except FieldError as error:
-        reason = NoticeError("notice", "checked with a key", "none", str(error))
-        log.error("no notice counts: %s", error)  # noqa: TRY400
-
-    def refuse(_topic: str, _payload: bytes) -> bytes:
-        raise reason
-
-    return refuse
 
 
 def _rollouts(shared: _Shared) -> Rollouts | None:

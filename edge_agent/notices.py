@@ -81,6 +81,22 @@ def make_verifier(keys: Sequence[str]) -> OpenNotice:
     return NoticeVerifier(keys).verify
 
 
+def make_notice_verifier(keys: Sequence[str]) -> OpenNotice | None:
+    """The signature check; refuses every notice where the keys cannot be read."""
+    if not keys:
+        return None
+    try:
+        return make_verifier(keys)
+    except FieldError as error:
+        reason = NoticeError("notice", "checked with a key", "none", str(error))
+        log.error("no notice counts: %s", error)  # noqa: TRY400
+
+    def refuse(_topic: str, _payload: bytes) -> bytes:
+        raise reason
+
+    return refuse
+
+
 def check_notice_keys(keys: Sequence[str]) -> list[str]:
     """Notes on the keys for the installer of a node."""
     if not keys:

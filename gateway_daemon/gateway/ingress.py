@@ -41,12 +41,7 @@ from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.topics import (
-    FORWARD_FILTER,
-    FROM_FILTER,
-    ForwardTopic,
-    offer_topic,
-)
+from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, ForwardTopic, offer_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
