@@ -167,26 +167,42 @@ class NotificationSender:
         with self._lock:  # before the reading: a delivery may end after it
             busy = self._busy.copy()
         delivered = self._unrecorded.copy()
-        due: list[StoredNotification] = []
+        due = {each.id: each for each in self.outbox.due(now_s)}
+        wanted: list[StoredNotification] = []
         over: dict[int, NotificationState] = {}
-        for each in self.outbox.due(now_s):
+        for each in self._with_waiting(due, now_s):
             target = self.rules.place(each.target, each.address, self.outbox.addresses)
             if each.id in delivered or target in busy or self._is_of_duty(each):
                 continue
             state = self._end_of(each, target)
             if state is None and target is not None:
-                due.append(replace(each, target=target))
+                wanted.append(replace(each, target=target))
             else:
                 over[each.id] = state or NotificationState.GIVEN_UP
+        targets = {each.target for each in wanted if each.id in due}
         groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
-        for each in due:
-            reached = self._reached.get(each.id, frozenset())
-            groups.setdefault((each.target, reached), []).append(each)
+        for each in wanted:
+            if each.target in targets:
+                reached = self._reached.get(each.id, frozenset())
+                groups.setdefault((each.target, reached), []).append(each)
         for (target, _), group in groups.items():
             self._begin_delivery(target, group, now_s)
         for number, state in over.items():
             self.outbox.drop(number, state)
             self._reached.pop(number, None)
+
+    def _with_waiting(
+        self, due: dict[int, StoredNotification], now_s: float
+    ) -> list[StoredNotification]:
+        """What is due with all that waits for a repetition, the highest level first.
+
+        A target gets both in one message: a lower level that came after a higher one of
+        the same event would read as a fall.
+        """
+        if not due:
+            return []
+        waiting = {each.id: each for each in self.outbox.overdue(now_s)} | due
+        return sorted(waiting.values(), key=lambda each: (-each.level, each.id))
 
     def _plan(self, now_s: float) -> None:
         after = self.outbox.planned()

@@ -513,6 +513,29 @@ def test_slope_that_rises_twice_is_one_place(
     assert len(body["events"]) == 3
 
 
+@pytest.mark.parametrize("slope", [CELL, SLOPES[1].cell.token])
+def test_rise_after_an_outage_takes_with_it_what_waits(
+    make_console: MakeConsole, hook: Receiver, slope: str
+) -> None:
+    """The rise to 4 came up to five minutes after the 5, and read as a fall."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    first = console.rise(4)
+    console.step()
+    for _ in range(10):
+        console.step(400)
+    hook.status = 200
+    hook.requests.clear()
+    last = console.rise(5, slope)
+    console.step(1)
+    (body,) = hook.bodies()
+
+    assert "レベル5相当" in body["title"]
+    named = [each for each in (4, 5) if f"レベル{each}相当" in body["text"]]
+    assert named == ([5] if first == last else [4, 5])
+    assert console.states() == ["delivered", "delivered"]
+
+
 def test_late_message_says_that_an_event_is_over(
     make_console: MakeConsole, hook: Receiver
 ) -> None:
