@@ -387,7 +387,12 @@ class NotificationSender:
 
     def _rise(self, each: StoredNotification) -> Rise | None:
         entry, event = self.journal.find(each.entry), self.events.get(each.event)
-        return None if entry is None or event is None else Rise(event, entry)
+        if entry is None or event is None:
+            return None
+        # A copy: another thread may add one.
+        later = [call for call in sorted(event.calls) if call > entry.id]
+        found = [entry, *filter(None, map(self.journal.find, later))]
+        return Rise(event, entry, max(found, key=lambda rise: int(rise.body["level"])))
 
     def _section(self, target: Target) -> NotificationSection:
         section = self.rules.section(target.rule)

@@ -30,20 +30,24 @@ class Rise:
     Attributes:
         event: The event.
         entry: Journal entry of the rise.
+        highest: Entry of the highest rise of the event since then, which the text
+            states: an escalation, or a message after an outage, would else state a
+            level that the event has left behind.
     """
 
     event: Event
     entry: JournalEntry
+    highest: JournalEntry
 
     @property
     def level(self) -> int:
-        """Level that was reached."""
-        return int(self.entry.body["level"])
+        """Level that the text states."""
+        return int(self.highest.body["level"])
 
     @property
     def measured_s(self) -> int:
         """Unix time of the measurement, of a message that came late; else 0."""
-        return int(self.entry.body.get("measured_s", 0))
+        return _measured_s(self.entry)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class MessageTexts:
             "観測値と基準の比較であり、警報や避難情報ではありません。",
             "Observations compared with criteria; no official warning.",
         )
-        events = [self._data(r) for r in sorted(rises, key=lambda rise: -rise.level)]
+        events = [self._data(r) for r in sorted(rises, key=_change_level)]
         text, most = "\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2
         if len(text) > most:
             text = text[: most - 1] + "…"
@@ -118,8 +122,8 @@ class MessageTexts:
         return " ".join(("".join(marks) + words).split())
 
     def _lines(self, rise: Rise) -> str:
-        body = rise.entry.body
-        at = when(begin_s(rise.entry))
+        body = rise.highest.body
+        at = when(begin_s(rise.highest))
         since = self._say(f"{at} から", f"since {at} JST")
         render = render_japanese if self.language == "ja" else render_english
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
@@ -129,9 +133,10 @@ class MessageTexts:
 
     def _late(self, rise: Rise) -> list[str]:
         """When the values of a message that came late were measured."""
-        if not rise.measured_s:
+        measured_s = _measured_s(rise.highest)
+        if not measured_s:
             return []
-        at = when(rise.measured_s)
+        at = when(measured_s)
         return [
             self._say(f"{at} の観測を遅れて受信", f"measured {at} JST, received late")
         ]
@@ -145,9 +150,8 @@ class MessageTexts:
 
     def _level_text(self, rise: Rise) -> str:
         """Level and what was measured: a wire is not the criterion of rain."""
-        causes = observed_causes(
-            reasons_of(rise.entry.body.get("reason_codes"), rise.entry.body["reasons"])
-        )
+        body = rise.highest.body
+        causes = observed_causes(reasons_of(body.get("reason_codes"), body["reasons"]))
         at = ("ja", "en").index(self.language)
         names = [_CAUSES[each][at] for each in sorted(causes)]
         if self.language == "ja":
@@ -173,7 +177,7 @@ class MessageTexts:
             "cell": event.cell,
             "place": event.cell and self.name_of(event.cell),
             "nodes": sorted(event.nodes),
-            "level": rise.level,
+            "level": body["level"],
             "over_s": event.over_s,
             "at_s": body["step_s"],
             "measured_s": rise.measured_s or None,
@@ -190,6 +194,14 @@ class MessageTexts:
 
 def _urgency(rise: Rise) -> tuple[bool, int]:
     return rise.event.over_s is not None, -rise.level
+
+
+def _change_level(rise: Rise) -> int:
+    return -int(rise.entry.body["level"])
+
+
+def _measured_s(entry: JournalEntry) -> int:
+    return int(entry.body.get("measured_s", 0))
 
 
 def _count_slopes(rises: Sequence[Rise]) -> int:

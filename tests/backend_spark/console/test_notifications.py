@@ -1071,6 +1071,30 @@ def test_escalation_of_a_rise_that_was_decided_about_before_the_next_one(
     assert [body["events"][0]["level"] for body in hook.bodies()] == levels
 
 
+def test_escalation_states_the_level_that_its_event_has_reached_meanwhile(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The chief read level 3 while the slope was at 5 for ten minutes."""
+    more = 'from_level = 3\nunacknowledged_min = 20\nlanguage = "en"'
+    console = make_console(rule(hook.url, more))
+    console.rise(3)
+    console.step()
+    console.clock.now_s += 600
+    at = int(console.clock())
+    higher = replace(sign(5, at), reasons=("crack: 9 mm",), reason_codes=())
+    console.services.events.add(higher, at)
+    console.step()
+    console.step(600)
+    (body,) = hook.bodies()
+
+    assert "Equivalent to level 5" in body["title"]
+    head, reason = body["text"].splitlines()[:2]
+    assert "Equivalent to level 5" in head
+    assert f"since {when(at)} JST" in head
+    assert reason == "- crack: 9 mm"
+    assert [each["level"] for each in body["events"]] == [3]
+
+
 @pytest.mark.parametrize(("level", "states"), [(3, ["waiting"]), (4, ["delivered"])])
 def test_quiet_hours_never_hold_level_4(
     make_console: MakeConsole, hook: Receiver, level: int, states: list[str]
