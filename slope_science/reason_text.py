@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final, Literal
 
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
@@ -14,6 +14,8 @@ Language = Literal["en", "ja"]
 _LANGUAGES: Final = ("en", "ja")
 _UNKNOWN: Final = (("unknown reason {} ({})", ", "), ("未対応の理由 {}（{}）", "、"))
 _JOINTS: Final = ("; ", "；")
+# The English is stored; a Japanese sentence has Japan time, as the text around it.
+_CLOCKS: Final = ((UTC, " UTC"), (timezone(timedelta(hours=9)), ""))
 
 
 def render_english(reason: Reason) -> str:
@@ -99,8 +101,12 @@ def _shown(
     return shown
 
 
-def _minute(_param: ReasonParam, value: int, _at: int) -> str:
-    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M} UTC"
+def _minute(_param: ReasonParam, value: int, at: int) -> str:
+    zone, mark = _CLOCKS[at]
+    time = datetime.fromtimestamp(value, UTC)
+    with suppress(OverflowError):  # the year 10000 in Japan, which no datetime has
+        time = time.astimezone(zone)
+    return f"{time:%Y-%m-%d %H:%M}{mark}"
 
 
 def _reasons(_param: ReasonParam, value: Iterable[Reason], at: int) -> str:

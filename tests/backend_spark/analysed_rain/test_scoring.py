@@ -116,7 +116,7 @@ def test_analysed_index_gives_the_level(tmp_path: Path) -> None:
         "soil water index 152.0 mm >= warning criterion 150.0 mm"
     )
     assert render_japanese(reason) == (
-        "JMA の解析（2026-07-01 11:00 UTC）では：土壌雨量指数 152.0 mm が警報基準 "
+        "JMA の解析（2026-07-01 20:00）では：土壌雨量指数 152.0 mm が警報基準 "
         "150.0 mm 以上"
     )
 
