@@ -85,12 +85,21 @@ CAUSES: Final = {
     Cause.OTHER: ("観測値", "observations"),
 }
 STAGES: Final = {
-    5: ("緊急安全確保", "emergency safety measures"),
-    4: ("避難指示", "evacuation order"),
-    3: ("高齢者等避難", "evacuation of the elderly"),
-    2: ("避難行動の確認", "check evacuation routes"),
+    5: (
+        "市町村の避難情報では「緊急安全確保」の段階",
+        'the stage of "emergency safety measures"',
+    ),
+    4: ("市町村の避難情報では「避難指示」の段階", 'the stage of "evacuation order"'),
+    3: (
+        "市町村の避難情報では「高齢者等避難」の段階",
+        'the stage of "evacuation of the elderly"',
+    ),
+    2: (
+        "市町村の避難情報はなく、住民が避難行動を確認する段階",
+        "no evacuation information; residents check their evacuation routes",
+    ),
 }
-"""The municipality's evacuation information at a level."""
+"""The stage of a level; the municipality issues evacuation information from 3 on."""
 
 CALM: Final = ("基準に達していません", "no criterion reached")
 NO_JUDGEMENT: Final = ("判定なし", "no judgement")
@@ -131,7 +140,7 @@ def cause_names(level: int, causes: Sequence[Cause]) -> tuple[str, str]:
 
 
 def level_meaning(level: int, causes: Sequence[Cause], language: str) -> str:
-    """What a level is equivalent to: its causes and the stage of the evacuation."""
+    """What a level is equivalent to: its causes and the stage of evacuation."""
     if level == LOWEST:
         return CALM[language != "ja"]
     japanese, english = cause_names(level, causes)
@@ -139,9 +148,9 @@ def level_meaning(level: int, causes: Sequence[Cause], language: str) -> str:
     if language == "ja":
         by_rain = Cause.RAIN in causes
         what = f"{japanese}に相当" if by_rain else f"{japanese or '観測値'}による"
-        return f"{what}（市町村の避難情報では「{stage_ja}」の段階）"
+        return f"{what}（{stage_ja}）"
     by = "" if Cause.RAIN in causes else "by "
-    return f'{by}{english or "observations"} (the stage of "{stage_en}")'
+    return f"{by}{english or 'observations'} ({stage_en})"
 
 
 REPORT_WORDS: Final = {

@@ -518,13 +518,13 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
   return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
 }
 
-// Official criteria for rain, in use from 2026-05-29, and the municipality's evacuation
-// information at that level.
+// Official criteria for rain, in use from 2026-05-29, and the stage of a level: the
+// municipality issues evacuation information from level 3 on.
 const LEVELS: Record<number, { ja: [string, string]; en: [string, string] }> = {
-  5: { ja: ["土砂災害特別警報の基準", "緊急安全確保"], en: ["special-warning criterion", "emergency safety measures"] },
-  4: { ja: ["土砂災害危険警報の基準", "避難指示"], en: ["danger-warning criterion", "evacuation order"] },
-  3: { ja: ["土砂災害警報の基準", "高齢者等避難"], en: ["warning criterion", "evacuation of the elderly"] },
-  2: { ja: ["土砂災害注意報の基準", "避難行動の確認"], en: ["advisory criterion", "check evacuation routes"] },
+  5: { ja: ["土砂災害特別警報の基準", "市町村の避難情報では「緊急安全確保」の段階"], en: ["special-warning criterion", 'the stage of "emergency safety measures"'] },
+  4: { ja: ["土砂災害危険警報の基準", "市町村の避難情報では「避難指示」の段階"], en: ["danger-warning criterion", 'the stage of "evacuation order"'] },
+  3: { ja: ["土砂災害警報の基準", "市町村の避難情報では「高齢者等避難」の段階"], en: ["warning criterion", 'the stage of "evacuation of the elderly"'] },
+  2: { ja: ["土砂災害注意報の基準", "市町村の避難情報はなく、住民が避難行動を確認する段階"], en: ["advisory criterion", "no evacuation information; residents check their evacuation routes"] },
 };
 
 export const MISSING = 0;
@@ -563,8 +563,8 @@ export function levelMeaning(level: number, causes: readonly string[]): string {
   const words = LEVELS[level]?.[language];
   if (!words) return "";
   const why = causeWords(level, causes) || t("cause_other");
-  if (language === "en") return `${causes.includes("rain") ? "" : "by "}${why} (the stage of "${words[1]}")`;
-  return `${why}${causes.includes("rain") ? "に相当" : "による"}（市町村の避難情報では「${words[1]}」の段階）`;
+  if (language === "en") return `${causes.includes("rain") ? "" : "by "}${why} (${words[1]})`;
+  return `${why}${causes.includes("rain") ? "に相当" : "による"}（${words[1]}）`;
 }
 
 export function causeWords(level: number, causes: readonly string[]): string {

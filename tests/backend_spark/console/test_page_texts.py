@@ -1,0 +1,57 @@
+"""Texts of the console's pages, evaluated from their source by Node.js."""
+
+import json
+import subprocess
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from backend_spark.i18n import RAIN_CRITERIA, level_meaning
+from slope_science.causes import Cause
+
+I18N = Path(__file__).parents[3] / "backend_spark/console/web/src/i18n.ts"
+CALL = """
+globalThis.document = { documentElement: {} };
+globalThis.localStorage = { setItem() {} };
+const [path, name, calls] = process.argv.slice(1);
+const i18n = await import(path);
+const texts = JSON.parse(calls).map(([language, ...values]) => {
+  i18n.setLanguage(language);
+  return i18n[name](...values);
+});
+console.log(JSON.stringify(texts));
+"""
+
+
+def page_texts(name: str, calls: list[tuple[Any, ...]]) -> list[str]:
+    """What a function of the page gives for each language and arguments."""
+    command = ("node", "--input-type=module", "--eval", CALL, str(I18N), name)
+    done = subprocess.run(
+        (*command, json.dumps(calls)), capture_output=True, text=True, check=True
+    )
+    texts: list[str] = json.loads(done.stdout)
+    return texts
+
+
+def test_page_and_report_give_a_level_the_same_meaning() -> None:
+    """Above the lowest, by one cause, by two and by none, in both languages."""
+    causes = [(), *combinations(Cause, 1), *combinations(Cause, 2)]
+    calls = list(product(("ja", "en"), RAIN_CRITERIA, causes))
+
+    assert page_texts("levelMeaning", list(calls)) == [
+        level_meaning(level, of, language) for language, level, of in calls
+    ]
+
+
+def test_municipality_issues_nothing_at_level_2() -> None:
+    """Its evacuation information begins at level 3; an advisory is of JMA."""
+    assert level_meaning(2, [Cause.RAIN], "ja") == (
+        "土砂災害注意報の基準に相当"
+        "（市町村の避難情報はなく、住民が避難行動を確認する段階）"
+    )
+    assert level_meaning(2, [Cause.TILT], "en") == (
+        "by tilt (no evacuation information; residents check their evacuation routes)"
+    )
+    assert level_meaning(3, [Cause.RAIN], "ja") == (
+        "土砂災害警報の基準に相当（市町村の避難情報では「高齢者等避難」の段階）"
+    )
