@@ -289,6 +289,10 @@ _HANDOVER: Final = {
     "state": ("状態", "State"),
     "since": ("{} から", "since {}"),
     "over": ("{} に終息", "over at {}"),
+    "quiet": (
+        "{} に終了（緊急通報が6時間ない。危険が去ったとは限りません）",
+        "ended at {} (no message for 6 hours; this is no sign of safety)",
+    ),
     "lasts": ("継続中", "goes on"),
     "messages": ("緊急通報 {} 件", "{} urgent messages"),
     "late_notifications": ("未送信の通知", "Notifications not delivered"),

@@ -159,10 +159,10 @@ def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> dict[st
     return {"X-Yamamori-Proof": client.get("/api/session").json()["proof"]}
 
 
-def add_alert(house: Workspace) -> None:
-    """A new alert of a node, at the top of the list of events."""
+def add_alert(house: Workspace, at_s: float = NOW_S + 30) -> None:
+    """An alert of a node outside all cells; a new one is at the top of the events."""
     row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
-    row |= {"received_at": (NOW_S + 30) * 1_000_000}
+    row |= {"received_at": int(at_s * 1_000_000)}
     table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
     path = str(house.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")

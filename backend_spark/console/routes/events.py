@@ -369,6 +369,7 @@ def _table_row(event: Event, language: str, places: Gazetteer) -> dict[str, Any]
         "place": _place_name(event, places),
         "first": when(event.first_s),
         "over": None if event.over_s is None else when(event.over_s),
+        "end": "over" if event.cell else "quiet",
         "messages": event.messages,
         "why": render(event.reasons[0]) if event.reasons else "",
         "state": event.state.value,

@@ -806,6 +806,22 @@ def test_handover_page_has_events_decisions_and_notes(
     assert ("現地確認済み" if language == "ja" else "checked on site") in page
 
 
+def test_handover_page_calls_the_silence_of_a_node_no_calm(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """An event outside all cells ends without a message, which is no judgement."""
+    at_us = (NOW_S - 7 * 3600) * MICRO
+    append_messages(workspace, [{"cell": None, "seq": 9, "received_at": at_us}])
+    client = open_app()
+
+    assert "終了（緊急通報が6時間ない。危険が去ったとは限りません）" in (
+        client.get("/handover", params={"lang": "ja"}).text
+    )
+    assert "no message for 6 hours; this is no sign of safety" in (
+        client.get("/handover", params={"lang": "en"}).text
+    )
+
+
 def test_note_is_stored_in_the_journal(
     open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:

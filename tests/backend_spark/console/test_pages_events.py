@@ -18,7 +18,7 @@ from console_pages import (
     press_twice,
     text,
 )
-from console_workspace import PASSWORD, Workspace, add_alert
+from console_workspace import NOW_S, PASSWORD, Workspace, add_alert
 from console_workspace import log_in as log_in_client
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -136,6 +136,23 @@ def test_nothing_is_decided_before_the_event_is_shown(
     release()
     find(driver, "[data-decide=acknowledged]:enabled").click()
     wait_until(lambda: "a-analyst" in text(driver, ".event-window .history"))
+    no_problems(driver)
+
+
+def test_silence_of_a_node_outside_all_cells_is_not_called_calm(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Its event ends without a message; the flow may have taken the node."""
+    add_alert(workspace, NOW_S - 7 * 3600)
+    open_events(driver, run_console(workspace.with_accounts()))
+    find(driver, ".filters input[name=text]").send_keys("otani-9")
+    wait_until(lambda: rows(driver) == 1)
+
+    ended = "終了（緊急通報が6時間ない。危険が去ったとは限りません）"
+    assert ended in text(driver, "tr[data-event]")
+    find(driver, ".details").click()
+    wait_until(lambda: ended in text(driver, ".event-window .history"))
+    assert "終息" not in text(driver, ".event-window")
     no_problems(driver)
 
 

@@ -62,7 +62,8 @@ export function placeOf(event: EventRow): HTMLElement {
 }
 
 export function timesOf(event: EventRow): HTMLElement[] {
-  const lasting = event.over_s === null ? t("eventLasts") : t("eventOver", { t: formatTime(event.over_s) });
+  // Outside all cells nothing judges that a slope is calm: an event there ends by silence.
+  const lasting = event.over_s === null ? t("eventLasts") : t(event.cell ? "eventOver" : "eventQuiet", { t: formatTime(event.over_s) });
   return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
 }
 

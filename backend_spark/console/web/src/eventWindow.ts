@@ -46,7 +46,7 @@ function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history:
   const reasons = el("ul", { class: "reasons" }, ...event.reasons.filter((r) => r.en).map((reason) => el("li", {}, reason[currentLanguage()])));
   replace(facts, ...timesOf(event), ...stateOf(event), reasons);
   const notified = event.notifications.length ? [el("h3", {}, t("notifications")), el("ul", { class: "deliveries" }, ...event.notifications.map(notificationLine))] : [];
-  replace(history, el("h3", {}, t("eventHistory")), el("ul", {}, ...event.history.map(historyLine)), ...notified);
+  replace(history, el("h3", {}, t("eventHistory")), el("ul", {}, ...event.history.map((line) => historyLine(line, event.cell))), ...notified);
 }
 
 // One click decides; the time of a failure is asked for before it is recorded. Nothing is decided before the event is shown.
@@ -78,10 +78,10 @@ function decisionForm(number: number, session: Session, seen: () => number[], do
   return box;
 }
 
-function historyLine(line: HistoryLine): HTMLElement {
+function historyLine(line: HistoryLine, cell: string | null): HTMLElement {
   const isDecision = (STATES as string[]).includes(line.what);
   const when = formatTime(isDecision ? line.at_s : (line.step_s ?? line.at_s));
-  const what = isDecision ? `${line.who}: ${t(`state_${line.what as EventState}`)}` : t(`history_${line.what}` as Key, { n: line.level ?? "", node: line.node ?? "" });
+  const what = isDecision ? `${line.who}: ${t(`state_${line.what as EventState}`)}` : t(`history_${line.what === "over" && !cell ? "quiet" : line.what}` as Key, { n: line.level ?? "", node: line.node ?? "" });
   const why = line.reasons?.find((reason) => reason.en)?.[currentLanguage()] ?? line.text ?? "";
   const late = line.measured_s ? `（${t("eventMeasured", { t: formatTime(line.measured_s) })}）` : "";
   return el("li", {}, el("b", {}, `${when} ${what}${late}`), why ? el("span", {}, ` – ${why}`) : null);
