@@ -10,6 +10,7 @@ The shell answers one query, those of a file, or one after the other in a termin
 """
 
 import csv
+import math
 import re
 import shutil
 import sys
@@ -178,6 +179,11 @@ def answer_sql(tables: SqlTables, query: str, form: str) -> None:
         SqlError: The query cannot be answered.
     """
     result = tables.query(query)
+    names = [] if result is None else result.columns
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if form == "json" and twice is not None:
+        remedy = "give each its own name with AS"
+        raise SqlError(query, f"two columns are named {twice}", remedy)
     try:
         if result is not None:
             _WRITERS[form](result)
@@ -225,28 +231,60 @@ def _write_csv(result: DuckDBPyRelation) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(result.columns)
     for row in _rows(result):
-        writer.writerow([csv_value(value) for value in row.values()])
+        writer.writerow(map(csv_value, row))
 
 
 def _write_json(result: DuckDBPyRelation) -> None:
+    names = result.columns
     separator = "["
     for row in _rows(result):
-        sys.stdout.write(f"{separator}\n{msgspec.json.encode(row).decode()}")
+        line = msgspec.json.encode(dict(zip(names, row, strict=True))).decode()
+        sys.stdout.write(f"{separator}\n{line}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
-def _rows(result: DuckDBPyRelation) -> Iterator[dict[str, Any]]:
+def _rows(result: DuckDBPyRelation) -> Iterator[list[Any]]:
+    """Values by position: several columns can have one name."""
     for batch in result.to_arrow_reader():
-        for row in batch.to_pylist():
-            yield {name: _plain(value) for name, value in row.items()}
+        columns = (column.to_pylist() for column in batch.columns)
+        for row in zip(*columns, strict=True):
+            yield _plain(row)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any column
-    """A value; a decimal number, such as the sum of integers, as a number."""
+    """A value; a decimal, such as a sum of integers, as a number, an interval as text.
+
+    Also in lists and structs.
+    """
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, pa.MonthDayNano):
+        return _interval_text(*value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value
+
+
+def _interval_text(months: int, days: int, nanoseconds: int) -> str:
+    """An interval as DuckDB writes it, each part with its sign."""
+    years, months = (int(part) for part in (months / 12, math.fmod(months, 12)))
+    counts = {"year": years, "month": months, "day": days}
+    parts = [
+        f"{count} {unit}" + "s" * (abs(count) != 1)
+        for unit, count in counts.items()
+        if count
+    ]
+    if nanoseconds or not parts:
+        seconds, microseconds = divmod(abs(nanoseconds) // 1000, 1_000_000)
+        minutes, second = divmod(seconds, 60)
+        hour, minute = divmod(minutes, 60)
+        fraction = f".{microseconds:06}".rstrip("0").rstrip(".")
+        sign = "-" if nanoseconds < 0 else ""
+        parts.append(f"{sign}{hour:02}:{minute:02}:{second:02}{fraction}")
+    return " ".join(parts)
 
 
 _WRITERS: Final[dict[str, Callable[[DuckDBPyRelation], None]]] = {

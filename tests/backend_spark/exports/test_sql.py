@@ -109,6 +109,49 @@ def test_csv_and_json_have_all_values(ask: Callable[..., Result]) -> None:
     assert json.loads(nothing.output) == []
 
 
+def test_columns_of_one_name_keep_their_values(ask: Callable[..., Result]) -> None:
+    """In CSV by position; an object of JSON cannot have both."""
+    query = (
+        "SELECT a.time, a.level, b.time, b.level FROM levels a JOIN levels b "
+        "ON a.cell < b.cell AND a.time = b.time ORDER BY a.time LIMIT 1"
+    )
+    heading, row = csv.reader(io.StringIO(ask("--format", "csv", query).output))
+    refused = ask("--format", "json", query)
+
+    at = T0.isoformat()
+    assert heading == ["time", "level", "time", "level"]
+    assert row == [at, "1", at, "3"]
+    assert refused.exit_code == 2
+    assert "two columns are named time" in refused.output
+    assert "AS" in refused.output
+
+
+def test_intervals_are_written_as_in_a_table(ask: Callable[..., Result]) -> None:
+    """With both signs, also in lists; decimals in lists are numbers."""
+    intervals = [
+        "14 months 33 days 38 seconds",
+        "-14 months",
+        "1 day -90 minutes -1500 milliseconds",
+        "1 year 1 month -1 day 100 hours 1 microsecond",
+        "0 days",
+    ]
+    columns = ", ".join(
+        f"INTERVAL '{each}' AS i{number}, i{number}::VARCHAR AS t{number}"
+        for number, each in enumerate(intervals)
+    )
+    query = f"SELECT {columns}, [i0] AS l, [1.5, NULL] AS d, {{'x': 2.5}} AS s"
+    (line,) = csv.DictReader(io.StringIO(ask("--format", "csv", query).output))
+    (found,) = json.loads(ask("--format", "json", query).output)
+
+    for row in (line, found):
+        for number in range(len(intervals)):
+            assert row[f"i{number}"].lstrip("'") == row[f"t{number}"].lstrip("'")
+    assert found["i0"] == "1 year 2 months 33 days 00:00:38"
+    assert (found["l"], found["d"]) == ([found["i0"]], [1.5, None])
+    assert found["s"] == {"x": 2.5}
+    assert (line["l"], line["d"]) == (found["i0"], "1.5; None")
+
+
 @pytest.mark.parametrize(
     ("query", "remedy"),
     [
