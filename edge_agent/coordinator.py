@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_agent.alarm_outputs import AlarmOutputs
+from edge_agent.alarm_outputs import DRILL, LIMITED, ON, AlarmOutputs
 from edge_agent.clock import Clock
 from edge_agent.notices import Drills, Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
-from edge_agent.sampling_loop import SamplingLoop
+from edge_agent.sampling_loop import FAST_FROM_LEVEL, SamplingLoop
 from edge_agent.sensors.base import Sensor
 from edge_agent.status import (
     DiskReports,
@@ -123,6 +123,8 @@ class Coordinator:
         self._level = LOWEST
         self._assessment = TriageResult(LOWEST, None, LOWEST)
         self._battery_v: float | None = None
+        if parts.updater is not None:
+            parts.updater.find_obstacle = self._find_obstacle
 
     @property
     def parts(self) -> NodeParts:
@@ -244,6 +246,23 @@ class Coordinator:
     def _update_words(self) -> str | None:
         updater = self._parts.updater
         return None if updater is None else updater.summary()
+
+    def _find_obstacle(self) -> str | None:
+        """Why the node must not reboot, which stops samples and outputs for minutes.
+
+        An output that flashes because the node is blind is no reason: it may flash for
+        weeks, and the update may repair it.
+        """
+        level = max(self._level, self._notice_level())
+        if level >= FAST_FROM_LEVEL:
+            return f"level {level}"
+        if self._parts.notices.is_unknown(self._parts.clock.wall_s()):
+            return "level unknown"
+        states = self._parts.alarms.states().items()
+        on = (
+            f"{name}:{state}" for name, state in states if state in {ON, LIMITED, DRILL}
+        )
+        return next(on, None)
 
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""

@@ -431,6 +431,9 @@ class Updater:
         transport: Access to the link.
         stop: Ends the loop.
         clock: Monotonic seconds.
+
+    Attributes:
+        find_obstacle: Why the node must not reboot now, as text; None when it may.
     """
 
     def __init__(
@@ -449,6 +452,7 @@ class Updater:
         self._way = transport
         self._stop = stop
         self._clock = clock
+        self.find_obstacle: Callable[[], str | None] = lambda: None
         self._retry_at_s = -RETRY_S
         self._why = ""
         self._part: PartialDownload | None = None
@@ -459,6 +463,9 @@ class Updater:
             beat()
             wanted = self._wanted()
             if wanted is None or self._clock() < self._retry_at_s:
+                continue
+            if self._whole(wanted).exists():
+                self._hand_over(wanted)
                 continue
             if math.isinf(self._way.wait_s()):
                 self._why = "waits for its window"
@@ -484,7 +491,8 @@ class Updater:
         if self._bundle(meant).exists():
             is_rescued = self._machine.is_rescued
             return UNREADABLE if is_rescued else "fetched, to be written"
-        at = self._received_bytes(meant) or 0
+        is_whole = self._whole(meant).exists()
+        at = meant.size_bytes if is_whole else self._received_bytes(meant) or 0
         share = f"{100 * at // meant.size_bytes} % fetched"
         return f"{share}, {self._why}" if self._why else share
 
@@ -511,6 +519,24 @@ class Updater:
     def _bundle(self, meant: Rollout) -> Path:
         return self._folder / f"{meant.sha256}.update"
 
+    def _whole(self, meant: Rollout) -> Path:
+        """The checked bundle while the installer must not find it."""
+        return self._folder / f"{meant.sha256}.whole"
+
+    def _hand_over(self, wanted: Rollout) -> None:
+        """Let the installer find the whole bundle, unless the node must not reboot.
+
+        The installer reboots as soon as it has written the bundle.
+        """
+        obstacle = self.find_obstacle()
+        self._why = "" if obstacle is None else f"waits: {obstacle}"
+        if obstacle is not None:
+            return
+        try:
+            self._whole(wanted).replace(self._bundle(wanted))
+        except OSError as error:
+            self._put_off(str(error))
+
     def _fetch(self, wanted: Rollout, fetch: FileDownload, beat: Heartbeat) -> None:
         leave = DownloadControl(
             self._way.wait_s,
@@ -522,7 +548,11 @@ class Updater:
             part = self._part = self._begin(wanted)
             with closing(part):
                 fetch.run(part, leave, beat)
-                if part.is_whole and not part.finish(self._bundle(wanted)):
+                if not part.is_whole:
+                    return
+                if part.finish(self._whole(wanted)):
+                    self._hand_over(wanted)
+                else:
                     self._put_off("its digest was wrong; it is fetched anew")
         except FileNotServedError:
             self._put_off("the gateway has no such bundle")

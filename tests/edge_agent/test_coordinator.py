@@ -11,6 +11,7 @@ import pytest
 from conftest import wait_until
 from gpiozero import Device
 from gpiozero.pins.mock import MockFactory
+from notice_bench import write_keys
 
 from edge_agent import app
 from edge_agent import coordinator as coordinator_module
@@ -19,7 +20,7 @@ from edge_agent.coordinator import Coordinator
 from edge_agent.queue.base import QueueFileError
 from edge_agent.sampler import REPORT_PRIORITY
 from edge_agent.sensors.errors import SensorBusError
-from spatial_mqtt.announcements import Drill
+from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import drill_topic
 from spatial_mqtt.transport import IncomingMessage
@@ -29,12 +30,14 @@ from spatial_mqtt.transport import IncomingMessage
 def build(tmp_path: Path) -> Iterator[Callable[[str], Coordinator]]:
     """Builds a node with a siren and a sensor of a kind, without a gateway."""
     before, Device.pin_factory = Device.pin_factory, MockFactory()
+    write_keys(tmp_path)
 
     def build(kind: str) -> Coordinator:
         settings = {
             "node": {"id": "n", "latitude": 33.5, "longitude": 133.5},
             "uplink": {"gateway": "mqtt://127.0.0.1:1"},
             "queue": {"path": str(tmp_path / "queue.db")},
+            "update": {"keys": [str(tmp_path / "office.pub")]},
             "alarm": [{"name": "siren", "pin": 5}],
             "sensor": [{"kind": kind, "name": "sensor", "pin": 17}],
         }
@@ -69,6 +72,19 @@ def order(node: Coordinator, drill: Drill) -> None:
     payload, topic = drill.encode(), drill_topic("/1/2/2")
     message = IncomingMessage(topic, payload, 1, False, None, None, None, (1, 1))
     node.parts.drills.on_message(message)
+
+
+def publish(node: Coordinator, notice: Notice) -> None:
+    """Give a notice to the node, as its broker does."""
+    payload, topic = notice.encode(), "/notice/1/2/2"
+    message = IncomingMessage(topic, payload, 1, True, None, None, None, (1, 1))
+    node.parts.notices.on_message(message)
+
+
+def obstacle(node: Coordinator) -> str | None:
+    """Why the node may not reboot for an update."""
+    assert node.parts.updater is not None
+    return node.parts.updater.find_obstacle()
 
 
 def test_report_that_hangs_does_not_delay_the_siren(
@@ -191,6 +207,36 @@ def test_siren_does_not_wait_for_the_card(
             release.set()
         # Stop after the report of the siren, which waits behind the reading.
         wait_until(lambda: node.parts.queue.stats().depth[REPORT_PRIORITY].rows)
+
+
+def test_node_does_not_reboot_for_an_update_by_its_own_level(
+    build: Callable[[str], Coordinator],
+) -> None:
+    """Also after a restart of the agent, before any reading."""
+    node = build("wire")
+    with running(node):
+        wait_until(lambda: obstacle(node) == "level 5", timeout_s=30)
+    again = build("wire")
+    again.parts.sampler.resume_level()
+    assert obstacle(again) == "level 5"
+    again.parts.queue.close()
+
+
+def test_node_does_not_reboot_for_an_update_by_notice_or_drill(
+    node: Coordinator,
+) -> None:
+    """A notice that expired without withdrawal leaves the level unknown."""
+    now_s = time.time()
+    assert obstacle(node) is None
+    order(node, Drill(4, now_s + 300.0, now_s))
+    wait_until(lambda: obstacle(node) == "siren:drill")
+    publish(node, Notice(3, now_s + 600.0, at_s=now_s))
+    assert obstacle(node) == "level 3"
+    publish(node, Notice(3, now_s, at_s=now_s + 1.0))
+    assert obstacle(node) == "level unknown"
+    order(node, Drill(1, now_s + 1.0, now_s + 1.0, withdrawn=True))
+    publish(node, Notice(2, now_s + 600.0, at_s=now_s + 2.0))
+    wait_until(lambda: obstacle(node) is None)
 
 
 def test_second_agent_on_a_queue_is_refused(

@@ -74,10 +74,13 @@ class BreakingLink:
 
 
 def run_three_passes(
-    root: Path, rollout: Rollout, transport: DownloadTransport
+    root: Path,
+    rollout: Rollout,
+    transport: DownloadTransport,
+    obstacle: str | None = None,
 ) -> Updater:
     """An updater whose loop has run three times, with a folder as its card."""
-    (root / "etc").mkdir()
+    (root / "etc").mkdir(exist_ok=True)
     (root / "etc/yamamori-image").write_text("role=node\nversion=1\n")
     rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
     rollouts.on_message(make_message("/update/1", rollout.encode()))
@@ -86,6 +89,7 @@ def run_three_passes(
     stop.wait = lambda timeout=None: next(passes, True)  # type: ignore[method-assign]
     image, folder = ImageInfo(root), root / "update"
     updater = Updater(rollouts, image, folder, transport, stop=stop, clock=lambda: 0.0)
+    updater.find_obstacle = lambda: obstacle
     updater.run(lambda: None)
     return updater
 
@@ -131,6 +135,31 @@ def test_broken_link_costs_no_byte_twice(tmp_path: Path) -> None:
 
     assert link.session_bytes == [BreakingLink.SESSION_BYTES] * 3
     assert (tmp_path / "update" / f"{digest}.update").read_bytes() == data
+
+
+def test_whole_bundle_waits_for_the_end_of_danger_without_a_second_download(
+    tmp_path: Path,
+) -> None:
+    """The installer reboots at once, and the siren is off meanwhile."""
+    data = bytes(range(256)) * 700
+    digest = hashlib.sha256(data).hexdigest()
+    served, folder = tmp_path / "served", tmp_path / "update"
+    served.mkdir()
+    (served / f"{digest}.update").write_bytes(data)
+    link, rollout = BreakingLink(served), Rollout("2", digest, len(data), 5.0)
+    transport = DownloadTransport(link.open, link.wait_s, lambda _: None)
+    closed = DownloadTransport(lambda _: None, lambda: math.inf, lambda _: None)
+
+    waiting = run_three_passes(tmp_path, rollout, transport, "level 4")
+    assert waiting.summary() == "2: 100 % fetched, waits: level 4"
+    assert not list(folder.glob("*.update"))
+    restarted = run_three_passes(tmp_path, rollout, transport, "siren:on")
+    assert restarted.summary() == "2: 100 % fetched, waits: siren:on"
+    assert not list(folder.glob("*.update"))
+    quiet = run_three_passes(tmp_path, rollout, closed)
+    assert quiet.summary() == "2: fetched, to be written"
+    assert (folder / f"{digest}.update").read_bytes() == data
+    assert link.session_bytes == [len(data)]
 
 
 @pytest.mark.parametrize("name", ["trial", "fetched", "tried"])
