@@ -519,8 +519,8 @@ class ServiceUser:
 
     def check_tls(self, files: TlsFiles) -> Iterator[MachineFinding]:
         """Check that the service may read its TLS files; nothing if it may."""
-        for name in ("ca", "certificate", "key", "renewed"):
-            yield from self.check_file(f"tls.{name}", getattr(files, name))
+        for key in ("ca", "certificate", "key", "renewed"):
+            yield from self.check_file(f"tls.{key}", getattr(files, key))
 
     def check_file(self, setting: str, given: str | None) -> Iterator[MachineFinding]:
         """Check that the service may read a file; nothing if it may, or without one."""
