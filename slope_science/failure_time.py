@@ -32,9 +32,6 @@ from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from slope_science.statistics import dot, fit_line, student_t_quantile
 
-MIN_EXPONENT, MAX_EXPONENT = 1.5, 2.2
-"""Range of the exponent in Fukuzono's flume tests."""
-
 FIT_SPAN_H = 48.0
 """Longest span of past readings that the law is fitted to."""
 
