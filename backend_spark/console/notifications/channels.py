@@ -32,7 +32,12 @@ itself may deliver later what is sent again meanwhile.
 """
 MAX_ANSWER_BYTES: Final = 10_000
 MAX_TEXT_LENGTH: Final = 2000
-"""Text that every receiver accepts; LINE WORKS allows the fewest characters."""
+"""Longest text: the limit of LINE WORKS, which allows the fewest characters of the
+webhooks. Many services of Apprise allow fewer, see `_fitted`."""
+
+_LONGER_BODIES: Final = {"Twilio": 1600}
+"""Limits of services for which Apprise states that of one SMS, 160 characters, by the
+documentation of the service."""
 
 _POOL: Final = urllib3.PoolManager(maxsize=2)
 
@@ -48,16 +53,22 @@ class Message:
     Attributes:
         id: Identifies the message; the same in each attempt.
         title: One line.
-        text: Plain text of at most `MAX_TEXT_LENGTH` characters.
+        within: Makes plain text of at most a number of characters; empty if nothing
+            fits.
         link: Address of the console's page; empty if unknown.
         events: The events as data, for the format ``json``.
     """
 
     id: str
     title: str
-    text: str
+    within: Callable[[int], str]
     link: str
     events: list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        """Text for every webhook."""
+        return self.within(MAX_TEXT_LENGTH)
 
     @property
     def full_text(self) -> str:
@@ -341,15 +352,41 @@ def _send_by_apprise(address: str, message: Message, reached: set[str]) -> None:
     apprise = _import_apprise()
     sender = apprise.Apprise(asset=service.asset)
     sender.add(service)
+    title, text = _fitted(service, message)
     result = sender.notify(
-        body=message.full_text,
-        title=message.title,
+        body=text,
+        title=title,
         body_format=apprise.NotifyFormat.TEXT,
         log_level=logging.DEBUG,
     )
     if not result:
         reasons = "; ".join(_reasons(result))
         raise DeliveryError(reasons[:500] or "not accepted")
+
+
+def _fitted(service: Any, message: Message) -> tuple[str, str]:  # noqa: ANN401
+    """Title and text within the limits of a service of Apprise.
+
+    Otherwise it may refuse each repetition. An address with ``overflow=split`` gets all
+    in several messages. A service without titles has the title in the text.
+    """
+    title, text = message.title, message.full_text
+    if service.overflow_mode == "split":
+        return title, text
+    whole = max(service.body_maxlen, _LONGER_BODIES.get(service.service_name, 0))
+    most = whole
+    if service.title_maxlen > 0:
+        title = title[: service.title_maxlen]
+    else:
+        most -= len(title) + len("\r\n")
+    if len(text) <= most:
+        return title, text
+    link = f"\n{message.link}" if message.link else ""
+    text = message.within(most - len(link))
+    if text:
+        return title, text + link
+    text = message.within(most)
+    return (title, text) if text else ("", title[:whole])
 
 
 def _reasons(result: Any) -> Iterator[str]:  # noqa: ANN401 - Apprise's result

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
 from backend_spark.console.events import Event, begin_s
-from backend_spark.console.notifications.channels import MAX_TEXT_LENGTH, Message
+from backend_spark.console.notifications.channels import Message
 from backend_spark.console.report import when
 from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
 from slope_science.findings import Cause, observed_causes
@@ -80,21 +80,15 @@ class MessageTexts:
         highest: dict[int, Rise] = {}
         for rise in ordered:
             highest.setdefault(rise.event.number, rise)
-        listed = list(highest.values())[:MAX_LISTED]
-        lines = [self._lines(rise) for rise in listed]
-        more = _count_slopes(rises) - _count_slopes(listed)
-        if more > 0:
-            lines.append(self._say(f"ほか {more} か所", f"and {more} more"))
+        parts = [self._part(rise) for rise in list(highest.values())[:MAX_LISTED]]
         note = self._say(
             "観測値と基準の比較であり、警報や避難情報ではありません。",
             "Observations compared with criteria; no official warning.",
         )
+        draft = _Draft(parts, _count_slopes(rises), self._others, note)
         events = [self._data(r) for r in sorted(rises, key=_change_level)]
-        text, most = "\n\n".join(lines), MAX_TEXT_LENGTH - len(note) - 2
-        if len(text) > most:
-            text = text[: most - 1] + "…"
-        title, text = self._title(ordered), f"{text}\n\n{note}"
-        return Message(message_id, title, text, self.link, events)
+        title = self._title(ordered)
+        return Message(message_id, title, draft.within, self.link, events)
 
     def test(self, message_id: str) -> Message:
         """Message that shows that an address works."""
@@ -103,12 +97,13 @@ class MessageTexts:
             "これは試験です。危険は生じていません。",
             "This is a test. There is no danger.",
         )
-        return Message(message_id, f"{title} {self.town}".strip(), text, self.link, [])
+        title = f"{title} {self.town}".strip()
+        within = _Draft([], 0, self._others, text).within
+        return Message(message_id, title, within, self.link, [])
 
     def _title(self, rises: Sequence[Rise]) -> str:
         place = self._place(rises[0].event)
-        more = _count_slopes(rises) - 1
-        others = self._say(f"ほか {more} か所", f"and {more} more") if more else ""
+        others = self._others(_count_slopes(rises) - 1)
         marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
         if self.escalated:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
@@ -121,7 +116,11 @@ class MessageTexts:
         # A name with a line break must not end the header of a mail.
         return " ".join(("".join(marks) + words).split())
 
-    def _lines(self, rise: Rise) -> str:
+    def _others(self, count: int) -> str:
+        """How many slopes are not named; empty if all are."""
+        return self._say(f"ほか {count} か所", f"and {count} more") if count else ""
+
+    def _part(self, rise: Rise) -> "_Part":
         body = rise.highest.body
         at = when(begin_s(rise.highest))
         since = self._say(f"{at} から", f"since {at} JST")
@@ -129,7 +128,8 @@ class MessageTexts:
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
         why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
         head = f"{self._place(rise.event)}  {self._level_text(rise)}  {since}"
-        return "\n".join([head, *self._late(rise), *self._over(rise.event), *why])
+        head = "\n".join([head, *self._late(rise), *self._over(rise.event)])
+        return _Part(rise.event.slope, head, why)
 
     def _late(self, rise: Rise) -> list[str]:
         """When the values of a message that came late were measured."""
@@ -190,6 +190,70 @@ class MessageTexts:
 
     def _say(self, ja: str, en: str) -> str:
         return ja if self.language == "ja" else en
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a text says of one event.
+
+    Attributes:
+        slope: Of the event.
+        head: Place, level and time.
+        reasons: A line each.
+    """
+
+    slope: str
+    head: str
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A text that is composed for a number of characters.
+
+    Attributes:
+        parts: What may be in it, the most urgent first.
+        count: Number of slopes.
+        others: Line about slopes that are not named; empty for none.
+        note: Last sentence.
+    """
+
+    parts: Sequence[_Part]
+    count: int
+    others: Callable[[int], str]
+    note: str
+
+    def within(self, most: int) -> str:
+        """Text of at most a number of characters, cut only between lines.
+
+        Heads come first, then reasons. The last sentence is left out if there would be
+        no head beside it. Empty if nothing fits.
+        """
+        for note in (self.note, ""):
+            for number in range(len(self.parts), 0, -1):
+                parts = self.parts[:number]
+                others = self.others(self.count - len({each.slope for each in parts}))
+                blocks = [[each.head] for each in parts]
+                end = [each for each in (others, note) if each]
+                room = most - len(_joined(blocks, end))
+                if room >= 0:
+                    _add_reasons(blocks, parts, room)
+                    return _joined(blocks, end)
+        return self.note if len(self.note) <= most else ""
+
+
+def _add_reasons(blocks: list[list[str]], parts: Sequence[_Part], room: int) -> None:
+    """Add reasons while they fit: the first of each event, then the second."""
+    for rank in range(MAX_REASONS):
+        for block, part in zip(blocks, parts, strict=True):
+            is_next = len(block) == rank + 1 and rank < len(part.reasons)
+            if is_next and len(part.reasons[rank]) < room:
+                block.append(part.reasons[rank])
+                room -= len(part.reasons[rank]) + 1
+
+
+def _joined(blocks: Sequence[Sequence[str]], end: Sequence[str]) -> str:
+    return "\n\n".join(["\n".join(block) for block in blocks] + list(end))
 
 
 def _urgency(rise: Rise) -> tuple[bool, int]:

@@ -20,6 +20,7 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pyarrow as pa
 import pytest
@@ -627,21 +628,103 @@ def test_message_of_a_broken_link_says_when_it_was_measured(
     assert body["events"][0]["measured_s"] == NOW_S - 54 * 3600
 
 
-def test_long_message_keeps_its_last_sentence(
-    make_console: MakeConsole, hook: Receiver
-) -> None:
-    """Receivers have a limit of characters; what is left out is in the list."""
-    console = make_console(rule(hook.url))
-    reasons = tuple(f"reason {n} " + "x" * 200 for n in range(3))
-    for slope in SLOPES:
-        at = int(console.clock())
-        rise = Sign(slope.cell.token, None, 5, at, at, "", reasons)
+def rise_on_many_with_reasons(console: Console, count: int, length: int) -> None:
+    """Let many slopes rise to level 4, each with three reasons."""
+    at = int(console.clock())
+    reasons = tuple(f"reason {n} " + "x" * length for n in range(3))
+    for number in range(count):
+        rise = Sign(f"{number:04x}", None, 4, at, at, "", reasons)
         console.services.events.add(rise, console.clock())
+
+
+@pytest.mark.parametrize("length", [100, 400])
+def test_long_message_names_all_listed_places_and_counts_the_others(
+    make_console: MakeConsole, hook: Receiver, length: int
+) -> None:
+    """It was cut within a reason: seven places of fourteen vanished uncounted."""
+    console = make_console(rule(hook.url, 'language = "en"'))
+    rise_on_many_with_reasons(console, 14, length)
     console.step()
     text = hook.bodies()[-1]["text"]
+    lines = text.splitlines()
 
-    assert len(text) == channels.MAX_TEXT_LENGTH
-    assert text.rpartition("…")[2].endswith("警報や避難情報ではありません。")
+    assert len(text) <= channels.MAX_TEXT_LENGTH
+    assert [line[:9] for line in lines if line.startswith("cell")] == [
+        f"cell {number:04x}" for number in range(10)
+    ]
+    assert lines[-3:] == [
+        "and 4 more",
+        "",
+        "Observations compared with criteria; no official warning.",
+    ]
+    reasons = [line for line in lines if line.startswith("- ")]
+    assert reasons
+    assert all(line.endswith("x" * length) for line in reasons)
+
+
+def check_short(text: str, most: int) -> None:
+    """Check a text about 14 slopes: whole lines, and the others are counted."""
+    lines = text.splitlines()
+    places = [line for line in lines[1:] if line.startswith("cell")]
+
+    assert len(text) <= most
+    assert "Equivalent to level 4 cell 0000 and 13 more" in lines[0]
+    assert all(line.endswith("JST") for line in places)
+    assert len(lines) == 1 or f"and {14 - len(places)} more" in lines
+
+
+EAGLE = "apprise.plugins.smseagle.NotifySMSEagle.body_maxlen"
+
+
+@pytest.mark.parametrize("most", [1200, 1024, 160, 67])
+def test_text_is_within_the_limit_of_a_service(
+    make_console: MakeConsole,
+    hook: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+) -> None:
+    """A gateway for SMS refused each repetition of a text of 2,000 characters."""
+    monkeypatch.setattr(EAGLE, most)
+    eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567"
+    link = 'address = "https://console.city.example"\n'
+    console = make_console(link + rule(eagle, 'language = "en"'))
+    rise_on_many_with_reasons(console, 14, 200)
+    console.step()
+    (body,) = hook.bodies()
+
+    assert set(console.states()) == {"delivered"}
+    check_short(body["params"]["message"], most)
+
+
+def test_text_is_split_where_the_address_says_so(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All reasons in several messages, as before there was a short form."""
+    monkeypatch.setattr(EAGLE, 160)
+    eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567?overflow=split"
+    console = make_console(rule(eagle, 'language = "en"'))
+    rise_on_many_with_reasons(console, 2, 200)
+    console.step()
+
+    assert len(hook.requests) > 2
+    assert set(console.states()) == {"delivered"}
+
+
+def test_text_for_twilio_is_as_long_as_it_accepts(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,600 characters; Apprise states 160, those of one SMS."""
+    url = "apprise.plugins.twilio.NotifyTwilio.notify_sms_url"
+    monkeypatch.setattr(url, hook.url)
+    address = f"twilio://AC{'a' * 32}:{'b' * 32}@15551231234/15551230000"
+    console = make_console(rule(address, 'language = "en"'))
+    rise_on_many_with_reasons(console, 14, 200)
+    console.step()
+    ((_, body),) = hook.requests
+    (text,) = parse_qs(body.decode())["Body"]
+
+    assert len(text) > 1000
+    check_short(text, 1600)
 
 
 def test_title_says_that_all_events_are_over(
