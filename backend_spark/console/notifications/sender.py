@@ -382,10 +382,21 @@ class NotificationSender:
         made = f"{batch[0].created_s} {section.name} {ids}"
         name = "msg_" + hashlib.sha256(made.encode()).hexdigest()[:24]
         texts = texts_of(section, self.console, self.name_of)
-        rises = [rise for each in batch if (rise := self._rise(each)) is not None]
-        return texts.message(name, rises) if rises else texts.test(name)
+        # A test beside rises needs no words: "no danger" would read as the all-clear.
+        real = [each for each in batch if each.entry != 0]
+        if not real:
+            return texts.test(name)
+        rises = {each.id: self._rise(each) for each in real}
+        found = [rise for rise in rises.values() if rise is not None]
+        lost: dict[int, int] = {}  # level by event
+        for each in real:
+            if rises[each.id] is None:
+                lost[each.event] = max(each.level, lost.get(each.event, 0))
+        return texts.message(name, found, list(lost.values()))
 
     def _rise(self, each: StoredNotification) -> Rise | None:
+        if self._lost_after is not None and each.entry > self._lost_after:
+            return None  # its number may be that of another entry by now
         entry, event = self.journal.find(each.entry), self.events.get(each.event)
         if entry is None or event is None:
             return None

@@ -70,24 +70,33 @@ class MessageTexts:
     escalated: bool = False
     name_of: NameOf = lambda _: ""
 
-    def message(self, message_id: str, rises: Sequence[Rise]) -> Message:
+    def message(
+        self, message_id: str, rises: Sequence[Rise], lost: Sequence[int] = ()
+    ) -> Message:
         """Message about some rises; the text has each event once, by its highest.
 
         Events in force come first, so that none is hidden by one that is over; then the
         highest level. The data have all rises, the highest level first.
+
+        Args:
+            message_id: See `Message`.
+            rises: The rises.
+            lost: Levels of events whose records are lost; the text begins with them.
         """
         ordered = sorted(rises, key=_urgency)
         highest: dict[int, Rise] = {}
         for rise in ordered:
             highest.setdefault(rise.event.number, rise)
         parts = [self._part(rise) for rise in list(highest.values())[:MAX_LISTED]]
+        if lost:
+            parts.insert(0, _Part("", self._lost(max(lost)), ()))
         note = self._say(
             "観測値と基準の比較であり、警報や避難情報ではありません。",
             "Observations compared with criteria; no official warning.",
         )
-        draft = _Draft(parts, _count_slopes(rises), self._others, note)
+        draft = _Draft(parts, _count_slopes(rises) + len(lost), self._others, note)
         events = [self._data(r) for r in sorted(rises, key=_change_level)]
-        title = self._title(ordered)
+        title = self._title(ordered, lost)
         return Message(message_id, title, draft.within, self.link, events)
 
     def test(self, message_id: str) -> Message:
@@ -101,20 +110,31 @@ class MessageTexts:
         within = _Draft([], 0, self._others, text).within
         return Message(message_id, title, within, self.link, [])
 
-    def _title(self, rises: Sequence[Rise]) -> str:
-        place = self._place(rises[0].event)
-        others = self._others(_count_slopes(rises) - 1)
+    def _title(self, rises: Sequence[Rise], lost: Sequence[int]) -> str:
+        others = self._others(_count_slopes(rises) + len(lost) - 1)
         marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
         if self.escalated:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
-        if all(rise.event.over_s is not None for rise in rises):
+        if not lost and all(rise.event.over_s is not None for rise in rises):
             marks.append(self._say("【終息】", "[OVER]"))
-        if all(rise.measured_s for rise in rises):
+        if not lost and all(rise.measured_s for rise in rises):
             marks.append(self._say("【遅れて受信】", "[RECEIVED LATE]"))
-        level = self._level_text(rises[0])
-        words = " ".join(filter(None, (self.town, level, place, others)))
+        if lost and (not rises or _urgency(rises[0]) > (False, -max(lost))):
+            first = self._lost(max(lost))
+        else:
+            first = f"{self._level_text(rises[0])} {self._place(rises[0].event)}"
+        words = " ".join(filter(None, (self.town, first, others)))
         # A name with a line break must not end the header of a mail.
         return " ".join(("".join(marks) + words).split())
+
+    def _lost(self, level: int) -> str:
+        """Level of an event of which nothing else is known."""
+        return self._say(
+            f"レベル{level}相当の通知"
+            "（記録が失われたため詳細不明。コンソールで確認してください）",
+            f"Notification of the equivalent to level {level} (its record is lost, and "
+            "its details are unknown; check the console)",
+        )
 
     def _others(self, count: int) -> str:
         """How many slopes are not named; empty if all are."""

@@ -685,6 +685,7 @@ def test_text_is_within_the_limit_of_a_service(
 ) -> None:
     """A gateway for SMS refused each repetition of a text of 2,000 characters."""
     monkeypatch.setattr(EAGLE, most)
+    hook.answer = b'{"result": {"message_id": "1", "status": "ok"}}'
     eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567"
     link = 'address = "https://console.city.example"\n'
     console = make_console(link + rule(eagle, 'language = "en"'))
@@ -694,20 +695,6 @@ def test_text_is_within_the_limit_of_a_service(
 
     assert set(console.states()) == {"delivered"}
     check_short(body["params"]["message"], most)
-
-
-def test_text_is_split_where_the_address_says_so(
-    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All reasons in several messages, as before there was a short form."""
-    monkeypatch.setattr(EAGLE, 160)
-    eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567?overflow=split"
-    console = make_console(rule(eagle, 'language = "en"'))
-    rise_on_many_with_reasons(console, 2, 200)
-    console.step()
-
-    assert len(hook.requests) > 2
-    assert set(console.states()) == {"delivered"}
 
 
 def test_text_for_twilio_is_as_long_as_it_accepts(
@@ -1285,6 +1272,12 @@ def test_event_in_the_journal_is_notified_after_a_restart(
     assert third.states() == ["delivered"]
 
 
+def copy_database(path: Path, to: Path) -> None:
+    """Copy a database in use, as a backup does."""
+    with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(to)) as copy:
+        live.backup(copy)
+
+
 @pytest.mark.parametrize("is_restored", [True, False])
 def test_journal_that_lost_its_newest_entries(
     make_console: MakeConsole, hook: Receiver, tmp_path: Path, *, is_restored: bool
@@ -1296,11 +1289,7 @@ def test_journal_that_lost_its_newest_entries(
     )
     console.rise(3)
     console.step()
-    with (
-        closing(sqlite3.connect(journal)) as live,
-        closing(sqlite3.connect(tmp_path / "older")) as copy,
-    ):
-        live.backup(copy)
+    copy_database(journal, tmp_path / "older")
     hook.status = 503
     console.rise(4, SLOPES[1].cell.token)
     console.rise(4, SLOPES[2].cell.token)
@@ -1319,6 +1308,47 @@ def test_journal_that_lost_its_newest_entries(
     assert [(each["event"], each["level"]) for each in body["events"]] == [(number, 5)]
     assert [each.level for each in again.outbox.of_event(number)] == [5]
     assert again.states() == ["delivered", "given_up", "given_up", "delivered"]
+
+
+def refuse_to_write(entry: int) -> None:
+    """Raise what SQLite raises on a full disk."""
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_level_whose_record_is_lost_is_sent_as_no_test(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path, *, is_alone: bool
+) -> None:
+    """The journal was restored, and a full disk kept the outbox from being written."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    if not is_alone:
+        console.rise(4)
+        console.step()
+    journal = tmp_path / "data/console/journal.sqlite"
+    copy_database(journal, tmp_path / "older")
+    console.rise(5, SLOPES[1].cell.token)
+    console.step(60)
+    for path in journal.parent.glob("journal.sqlite*"):
+        path.unlink()
+    (tmp_path / "older").rename(journal)
+    hook.status = 200
+    hook.requests.clear()
+    again = make_console(rule(hook.url))
+
+    again.outbox.forget_after = refuse_to_write  # type: ignore[method-assign]
+    with pytest.raises(sqlite3.OperationalError, match="is full"):
+        again.step(400)
+    wait_until(lambda: not again.sender.is_busy())
+    (body,) = hook.bodies()
+
+    line = (
+        "レベル5相当の通知（記録が失われたため詳細不明。コンソールで確認してください）"
+    )
+    assert body["title"] == f"大谷町 {line}" + ("" if is_alone else " ほか 1 か所")
+    assert body["text"].startswith(line)
+    assert ("レベル4相当" in body["text"]) != is_alone
+    assert "試験" not in body["title"] + body["text"]
 
 
 def test_old_tables_notify_nobody(make_console: MakeConsole, hook: Receiver) -> None:
