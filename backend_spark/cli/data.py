@@ -158,7 +158,7 @@ def index(
 )
 @click.option(
     "--min-level",
-    type=click.IntRange(1, 5),
+    type=click.IntRange(2, 5),
     default=2,
     show_default=True,
     help="For cap: lower levels are left out.",

@@ -129,7 +129,6 @@ _URGENCY: Final = {  # by level: urgency, severity, responseType
     4: ("Immediate", "Severe", "Evacuate"),
     3: ("Expected", "Moderate", "Prepare"),
     2: ("Future", "Minor", "Monitor"),
-    1: ("Future", "Minor", "None"),
 }
 _UNKNOWN: Final = ("Unknown", "Unknown", "Assess")
 """For a held or unknown level: urgency and severity of the present are unknown."""
@@ -184,9 +183,10 @@ def alert_xml(
 ) -> bytes:
     """A message as XML in UTF-8.
 
-    Each level from `min_level` up has one `info` in Japanese and one in English for
-    each certainty, with one `area` for each of its cells. An update also has those
-    cells of the replaced message whose level is unknown after one of `WARNING` or more.
+    Each level from `min_level` (2 to 5) up has one `info` in Japanese and one in
+    English for each certainty, with one `area` for each of its cells. An update also
+    has those cells of the replaced message whose level is unknown after one of
+    `WARNING` or more.
 
     Raises:
         ExportError: No cell has such a level; the earlier message can be cancelled. Or

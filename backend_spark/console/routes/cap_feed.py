@@ -28,6 +28,8 @@ from service_runtime.errors import shortened
 
 ROOT: Final = "/cap"
 _HEADERS: Final = {"Cache-Control": "no-store"}
+_OF_LEVELS: Final = {"levels", "--at"}
+"""Fields of errors that the levels cause; the page has a text of its own for them."""
 
 router = APIRouter()
 page = APIRouter(prefix="/api")
@@ -85,15 +87,19 @@ def make(
     status = _status(services)
     sender_name = console.place or console.sender
     now = utc_time(services.clock())
+    states: list[CellState] = []
     try:
         header = cap.CapHeader(console.sender, sender_name, now, status)
-        is_cancel = order.type is cap.CapMessageType.CANCEL
-        states = [] if is_cancel else _states(services)
+        if order.type is not cap.CapMessageType.CANCEL:
+            states = _states(services)
         name = visitor.account.name
         services.standards.cap_messages.make(
             order.type, states, header, name, order.replaces
         )
     except ExportError as error:
+        if error.field in _OF_LEVELS:
+            needs = "level" if any(s.is_judged for s in states) else "judgement"
+            return json_response({"detail": str(error), "needs": needs}, 409)
         status_code = 412 if error.field == "replaces" else 409
         raise HTTPException(status_code, str(error)) from error
     kept = services.standards.cap_messages

@@ -3,12 +3,14 @@
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import httpx
+import pyarrow as pa
+import pytest
 import xmlschema
 from browser import picture
 from conftest import wait_until
@@ -16,20 +18,39 @@ from console_pages import find, no_problems, text
 from console_workspace import (
     NOW_S,
     PASSWORD,
+    SLOPES,
     Clock,
     Workspace,
     log_in,
     make_test_services,
     serve,
 )
+from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from backend_spark.console.cap_messages import ATOM
 from backend_spark.exports.cap import NAMESPACE
+from backend_spark.tables.schemas import LEVELS
 
 OpenApp = Callable[..., httpx.Client]
+CALM_WORDS = {
+    "ja": (
+        (
+            "レベル2相当以上の区画がないため、更新できません。「取消」で有効な案を"
+            "取り消してください"
+        ),
+        "レベル2相当以上の区画がないため、案を作成できません",
+    ),
+    "en": (
+        (
+            "No cell has level 2 or above, so there is nothing to update: cancel the "
+            "draft in force"
+        ),
+        "No cell has level 2 or above, so no draft can be made",
+    ),
+}
 CAP, FEED = f"{{{NAMESPACE}}}", f"{{{ATOM}}}"
 SCHEMA = Path(__file__).parents[1] / "exports" / "cap-1.2.xsd"
 
@@ -220,6 +241,7 @@ def test_stale_levels_make_no_draft(
 
     assert refused.status_code == 409
     assert "levels must be judged now" in refused.json()["detail"]
+    assert refused.json()["needs"] == "judgement"
     assert make(client, "Cancel", headers, clock).status_code == 200
 
 
@@ -333,6 +355,40 @@ def test_page_makes_updates_and_cancels(
         "Alert",
     ]
     no_problems(driver)
+
+
+def end_all_levels(workspace: Workspace) -> None:
+    """Judge all cells to be calm in the step that holds the present."""
+    row = dict.fromkeys(LEVELS.names) | {"level": 1, "reasons": [], "n_nodes": 1}
+    row |= {"at": datetime.fromtimestamp(NOW_S + 600, UTC), "rain_known": True}
+    rows = [row | {"cell": slope.cell.token} for slope in SLOPES]
+    path = str(workspace.data / "tables" / "levels")
+    write_deltalake(path, pa.Table.from_pylist(rows, LEVELS), mode="append")
+
+
+@pytest.mark.parametrize(("language", "words"), CALM_WORDS.items())
+def test_page_says_what_to_do_when_no_cell_has_a_level(
+    workspace: Workspace,
+    run_console: Callable[..., str],
+    driver: Chrome,
+    language: str,
+    words: tuple[str, str],
+) -> None:
+    """It named options of a command to the person at the page."""
+    address = run_console(workspace.with_accounts())
+    driver.get(f"{address}?lang={language}")
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    find(driver, "details.cap summary").click()
+    find(driver, "[data-cap=Alert]:enabled").click()
+    find(driver, "[data-cap=Update]:enabled")
+    end_all_levels(workspace)
+    find(driver, "[data-cap=Update]:enabled").click()
+    wait_until(lambda: words[0] in text(driver, "details.cap"))
+    cancel(driver)
+    find(driver, "[data-cap=Alert]:enabled").click()
+    wait_until(lambda: words[1] in text(driver, "details.cap"))
+    assert "--" not in text(driver, "details.cap")
 
 
 def cancel(driver: Chrome) -> None:

@@ -257,6 +257,7 @@ def test_update_and_cancel_reference_the_earlier_message(
     ("args", "message"),
     [
         (["--format", "cap"], "--sender must be given for cap"),
+        (["--format", "cap", "--min-level", "1"], "1 is not in the range 2<=x<=5"),
         (["--format", "cap", "--sender", "a b"], "must be a name without blanks"),
         (["--format", "geojson"], "give --at for the past"),
         (["--format", "cap", "--sender", "a"], "give --at for the past"),

@@ -8,7 +8,7 @@ export class ApiError extends Error {
     readonly status: number,
     message: string,
     readonly waitS = 0,
-    // What a login lacks: "code", or nothing.
+    // What a login lacks, "code", or a CAP message: "level" or "judgement". Else nothing.
     readonly needs = "",
   ) {
     super(message);

@@ -71,7 +71,15 @@ export class CapMessages {
     } catch (error) {
       const isOther = error instanceof ApiError && error.status === CHANGED;
       if (isOther) await this.load();
-      this.fail(isOther ? t("capChanged") : (error as Error).message);
+      this.fail(isOther ? t("capChanged") : lacking(kind, error));
     }
   }
+}
+
+// Why no message can be made of the levels; the server names the options of a command.
+function lacking(kind: Kind, error: unknown): string {
+  const needs = error instanceof ApiError ? error.needs : "";
+  if (needs === "judgement") return t("capNoJudgement");
+  if (needs === "level") return t(kind === "Update" ? "capNoUpdate" : "capNoLevel");
+  return (error as Error).message;
 }
