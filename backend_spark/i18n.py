@@ -81,7 +81,7 @@ CAUSES: Final = {
     Cause.SATURATION: ("土壌水分の上昇", "soil moisture"),
     Cause.PORE: ("間隙水圧の上昇", "pore pressure"),
     Cause.WATER_LEVEL: ("水位の急変", "a sudden water level"),
-    Cause.LIMIT: ("設定値の超過", "a set limit"),
+    Cause.LIMIT: ("設定値への到達", "a set limit"),
     Cause.OTHER: ("観測値", "observations"),
 }
 STAGES: Final = {

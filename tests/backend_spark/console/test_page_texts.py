@@ -44,6 +44,11 @@ def test_page_and_report_give_a_level_the_same_meaning() -> None:
     ]
 
 
+def test_limit_may_be_reached_from_above() -> None:
+    """A water level that fell below its limit exceeds nothing."""
+    assert level_meaning(3, [Cause.LIMIT], "ja").startswith("設定値への到達による（")
+
+
 def test_municipality_issues_nothing_at_level_2() -> None:
     """Its evacuation information begins at level 3; an advisory is of JMA."""
     assert level_meaning(2, [Cause.RAIN], "ja") == (

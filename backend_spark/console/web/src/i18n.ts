@@ -435,7 +435,7 @@ const TEXTS = {
   cause_saturation: ["土壌水分の上昇", "soil moisture"],
   cause_pore: ["間隙水圧の上昇", "pore pressure"],
   cause_water_level: ["水位の急変", "a sudden water level"],
-  cause_limit: ["設定値の超過", "a set limit"],
+  cause_limit: ["設定値への到達", "a set limit"],
   cause_other: ["観測値", "observations"],
   overlaysAndSearch: ["検索・重ね合わせ", "Search and overlays"],
   overlays: ["重ね合わせ", "Overlays"],
