@@ -171,13 +171,17 @@ def fsync_folder(path: Path) -> None:
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents, so that they survive a power cut.
 
     A folder that exists may have been made by a process that ended before its name
     was durable, so every name on the way is synced.
+
+    Args:
+        path: The folder.
+        mode: Permission bits of a new folder, less those of the umask; not of parents.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for above in path.absolute().parents:
         with suppress(PermissionError):  # of another user, so not made here
             fsync_folder(above)

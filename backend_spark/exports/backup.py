@@ -71,6 +71,13 @@ SESSIONS: Final = "sessions.sqlite"
 REPORTS: Final = frozenset({APPLIED_FILE, REPORT_FILE})
 """What the job states that its levels contain."""
 
+PRIVATE: Final = 0o700
+"""Of a folder, and with its execute bits off of a file: the accounts and the console's
+databases hold secrets, so nobody else may read a backup."""
+
+SHARED: Final = 0o750
+"""Of restored log and tables: as under systemd the group reads them."""
+
 COPIES_AT_ONCE: Final = 8
 CHUNK_BYTES: Final = 4 << 20
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -186,7 +193,7 @@ def _prepare(target: Folder, data: Path) -> None:
     if isinstance(target, Path):
         if target.resolve().is_relative_to(data.resolve()):
             raise BackupError(str(target), f"outside of {data}", "a folder in it")
-        make_folder(target)
+        make_folder(target, PRIVATE)
     if has_file(target, MANIFEST):
         raise BackupError(str(target), "without a backup", "one; name a new prefix")
 
@@ -333,7 +340,7 @@ def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:
 
     def copy(source: _Source) -> StoredFile | None:
         try:
-            return _copy_file(source, target, source.path)
+            return _copy_file(source, target, source.path, PRIVATE)
         except FileNotFoundError as error:
             if SegmentName.parse(source.path.rpartition("/")[2]) is not None:
                 return None
@@ -347,18 +354,18 @@ def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:
     return {path: file for path, file in files.items() if file is not None}
 
 
-def _copy_file(source: _Source, target: Folder, path: str) -> StoredFile:
-    if isinstance(target, Path):
-        make_folder((target / path).parent)
+def _copy_file(source: _Source, target: Folder, path: str, mode: int) -> StoredFile:
+    """Copy a file; `mode` is that of a folder, as `PRIVATE`."""
     digest, size = hashlib.sha256(), 0
-    with (
-        open_files(source.folder).open_input_stream(source.name) as stream,
-        open_files(target).open_output_stream(path) as out,
-    ):
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-            out.write(chunk)
+    with open_files(source.folder).open_input_stream(source.name) as stream:
+        if isinstance(target, Path):
+            make_folder((target / path).parent, mode)
+            (target / path).touch(mode & 0o666)  # Arrow would make it with the umask
+        with open_files(target).open_output_stream(path) as out:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+                out.write(chunk)
     return StoredFile(size, digest.hexdigest())
 
 
@@ -416,15 +423,17 @@ def restore_backup(section: BackendSection, source: Folder) -> Manifest:
     """
     manifest = _read_manifest(source)
     tables, data = tables_folder(section), Path(section.data)
-    make_folder(data)
+    make_folder(data, SHARED)
     if isinstance(tables, Path):
-        make_folder(tables)
+        make_folder(tables, SHARED)
     _check_empty(tables, data)
     parts = {TABLES_FOLDER: tables, "data": data}
 
     def restore(path: str) -> None:
         part, _, name = path.partition("/")
-        found = _copy_file(_Source(source, path, path), parts[part], name)
+        is_shared = part == TABLES_FOLDER or name.startswith(f"{LOG_FOLDER}/")
+        mode = SHARED if is_shared else PRIVATE
+        found = _copy_file(_Source(source, path, path), parts[part], name, mode)
         if found != manifest.files[path]:
             wanted = f"the file of the backup, sha256 {manifest.files[path].sha256}"
             raise BackupError(f"{source}/{path}", wanted, found.sha256)

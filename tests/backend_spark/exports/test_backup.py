@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -260,6 +261,43 @@ def test_reports_of_the_job_are_not_ahead_of_the_levels(
     assert report.read_text() == "after"
     assert f"data/{name}" in manifest.files
     assert (tmp_path / "backup/data" / name).read_text() == "before"
+
+
+def modes(place: Path) -> dict[str, str]:
+    """Permission bits of a folder and all below it."""
+    found = {
+        path.relative_to(place).as_posix(): f"{stat.S_IMODE(path.stat().st_mode):o}"
+        for path in place.rglob("*")
+    }
+    return found | {".": f"{stat.S_IMODE(place.stat().st_mode):o}"}
+
+
+def test_secrets_of_the_console_stay_private(
+    section: BackendSection, tmp_path: Path
+) -> None:
+    """Under the umask of root; the group can read log and tables, as under systemd."""
+    before = os.umask(0o022)
+    try:
+        fill(section)
+        (tmp_path / "data/accounts").write_text("second-factor secrets")
+        write_backup(section, tmp_path / "new/backup", NOW)
+        new = BackendSection(data=str(tmp_path / "other/data"))
+        restore_backup(new, tmp_path / "new/backup")
+    finally:
+        os.umask(before)
+    copied, restored = modes(tmp_path / "new/backup"), modes(tmp_path / "other/data")
+    segment = str(list_segments(tmp_path / "data/log")[0])
+
+    assert copied["."] == "700"
+    assert {mode for name, mode in copied.items() if name.endswith("sqlite")} == {"600"}
+    assert copied["data/accounts"] == "600"
+    wanted = {".": "750", "accounts": "600", "places.json": "600", "console": "700"}
+    wanted |= {"console/journal.sqlite": "600", "log": "750", f"log/{segment}": "640"}
+    wanted |= {"tables": "750", "tables/.app_id": "640"}
+    assert {name: restored[name] for name in wanted} == wanted
+    parquet = {mode for name, mode in restored.items() if name.endswith("parquet")}
+    assert parquet == {"640"}
+    assert modes(tmp_path / "other")["."] == "755"  # a service enters it
 
 
 def write(section: BackendSection, place: Path) -> Manifest:
