@@ -433,9 +433,12 @@ def restore_backup(section: BackendSection, source: Folder) -> Manifest:
         part, _, name = path.partition("/")
         is_shared = part == TABLES_FOLDER or name.startswith(f"{LOG_FOLDER}/")
         mode = SHARED if is_shared else PRIVATE
-        found = _copy_file(_Source(source, path, path), parts[part], name, mode)
+        wanted = f"the file of the backup, sha256 {manifest.files[path].sha256}"
+        try:
+            found = _copy_file(_Source(source, path, path), parts[part], name, mode)
+        except FileNotFoundError as error:
+            raise BackupError(f"{source}/{path}", wanted, "no file") from error
         if found != manifest.files[path]:
-            wanted = f"the file of the backup, sha256 {manifest.files[path].sha256}"
             raise BackupError(f"{source}/{path}", wanted, found.sha256)
 
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:

@@ -322,6 +322,20 @@ def test_changed_byte_is_found(
         restore_backup(BackendSection(data=str(tmp_path / "new")), place)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "sqlite"])
+def test_missing_file_is_named(
+    section: BackendSection, tmp_path: Path, kind: str
+) -> None:
+    """As a changed one, without a traceback."""
+    place = tmp_path / "backup"
+    manifest = write(section, place)
+    path = next(path for path in manifest.files if path.endswith(kind))
+    (place / path).unlink()
+
+    with pytest.raises(BackupError, match=f"{path} must be the file of the .*, got no"):
+        restore_backup(BackendSection(data=str(tmp_path / "new")), place)
+
+
 def test_unfinished_backup_is_none(section: BackendSection, tmp_path: Path) -> None:
     """The manifest is written last; a second backup needs a place of its own."""
     place, new = tmp_path / "backup", BackendSection(data=str(tmp_path / "new"))
