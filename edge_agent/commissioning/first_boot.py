@@ -77,9 +77,8 @@ class InstallResult:
     is_safe: bool = False
 
     def is_reported(self, previous: bytes) -> bool:
-        """Whether the previous report on the card has the same result and file."""
-        parts = f"RESULT: {self.result.value.upper()}", self.digest
-        return all(part.encode() in previous for part in parts)
+        """Whether the previous report on the card differs in its time alone."""
+        return _without_time(previous) == _without_time(format_report(self, ""))
 
 
 @dataclass(frozen=True)
@@ -173,6 +172,10 @@ def wipe_key(paths: CardPaths) -> None:
 def format_report(result: InstallResult, when: str) -> bytes:
     """Format the report as text that Windows' editor shows."""
     return encode_text(list(_report_lines(result, when)))
+
+
+def _without_time(report: bytes) -> list[bytes]:
+    return [line for line in report.splitlines() if not line.startswith(b"written ")]
 
 
 def _found(source: Path) -> Path | None:

@@ -264,6 +264,47 @@ def test_second_start_changes_nothing(machine: Machine) -> None:
     assert {p: p.stat().st_mtime_ns for p in machine.fat.iterdir()} == before
 
 
+def test_report_follows_a_certificate_that_comes_later(machine: Machine) -> None:
+    """The office signs the request after the first start; node.toml is the same."""
+    machine.put("kochi-0001")
+    for name in ("node.key", "node.crt"):
+        (machine.fat / name).unlink()
+    machine.start()
+    assert "kochi-0001.csr is the request" in machine.report
+    (machine.fat / "node.crt").write_bytes(CERTIFICATE)
+    machine.start()
+    assert "note: " not in machine.report
+
+
+def test_report_follows_the_mistakes_of_certificate_and_key(machine: Machine) -> None:
+    """The first one is corrected, and node.toml is the same."""
+    machine.put("kochi-0001")
+    (machine.fat / "node.crt").write_bytes(b"no certificate")
+    machine.start()
+    machine.put("kochi-0001")
+    (machine.fat / "node.key").write_bytes(b"no key")
+    machine.start()
+    assert "node.key must be a PEM file" in machine.report
+    assert "node.crt must be a PEM file" not in machine.report
+
+
+@pytest.mark.parametrize("certificate", [CERTIFICATE, b"no certificate", None])
+def test_report_that_is_still_right_is_not_written_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, certificate: bytes | None
+) -> None:
+    """Its time is that of the start that wrote it."""
+    machine.put("kochi-0001")
+    (machine.fat / "node.crt").unlink()
+    if certificate is not None:
+        (machine.fat / "node.crt").write_bytes(certificate)
+    machine.start()
+    before = machine.report
+    monkeypatch.setattr("edge_agent.cli.provision._now", lambda: "a later time")
+    machine.start()
+
+    assert machine.report == before
+
+
 def test_wrong_file_keeps_active_settings_and_is_reported(machine: Machine) -> None:
     """The report lists each mistake; the corrected file is accepted."""
     machine.put("kochi-0001")
