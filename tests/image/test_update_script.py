@@ -137,6 +137,17 @@ def test_trial_without_a_result_is_given_up_at_the_next_start(
     assert card.state("history").count("given up") == 1
 
 
+def test_bundle_of_the_trial_is_removed_after_a_power_cut(card: Card) -> None:
+    """The path unit would start the script for it until it fails."""
+    card.update("new")
+    (card.fetched / "new.update").write_text("new")  # its removal was not on disk
+    card.boot("b trial", version="2")
+
+    assert card.update() == 0
+    assert not list(card.fetched.iterdir())
+    assert card.reboots == 1
+
+
 def test_trial_that_has_not_begun_is_not_given_up(card: Card) -> None:
     """The script may start once more before the reboot."""
     card.update("new")
