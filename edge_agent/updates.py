@@ -163,7 +163,7 @@ class DownloadControl:
 
 
 class FileNotServedError(Exception):
-    """The server has no such file."""
+    """The server has no such file, or another one under its name."""
 
 
 class FileDownload:
@@ -199,7 +199,7 @@ class FileDownload:
         """Download until the file is whole, `control` is over or answers stop.
 
         Raises:
-            NotThereError: The server has no such file.
+            FileNotServedError: The server has no such file, or a longer one.
             OSError: The file cannot be written.
         """
         self._link.start()
@@ -237,8 +237,10 @@ class FileDownload:
             if (piece.sha256, piece.at) != (self._sha256, want.at):
                 continue
             if not piece.data:
-                raise FileNotServedError
-            part.append(piece.at, piece.data)
+                raise FileNotServedError("the gateway has no such bundle")
+            if not part.append(piece.at, piece.data):
+                problem = "the gateway's bundle is longer than its rollout says"
+                raise FileNotServedError(problem)
             return True
         return False
 
@@ -382,7 +384,7 @@ BACKLOG_S: Final = 30.0
 
 POLL_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 600.0
-"""Pause after a gateway had no such bundle, or the card was full."""
+"""Pause after a gateway had no such bundle or another one, or the card was full."""
 
 UNREADABLE: Final = "fetched, not written: a slot cannot be read; flash the card anew"
 
@@ -554,9 +556,7 @@ class Updater:
                     self._hand_over(wanted)
                 else:
                     self._put_off("its digest was wrong; it is fetched anew")
-        except FileNotServedError:
-            self._put_off("the gateway has no such bundle")
-        except OSError as error:
+        except (FileNotServedError, OSError) as error:
             self._put_off(str(error))
 
     def _is_over(self, wanted: Rollout) -> bool:

@@ -162,6 +162,24 @@ def test_whole_bundle_waits_for_the_end_of_danger_without_a_second_download(
     assert link.session_bytes == [len(data)]
 
 
+def test_bundle_longer_than_its_rollout_says_is_put_off(tmp_path: Path) -> None:
+    """Its last chunk cannot be kept, and was requested for ever."""
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / f"{DIGEST}.update").write_bytes(bytes(3 * 4096))
+    link = BreakingLink(served)
+    updater = run_three_passes(
+        tmp_path,
+        Rollout("2", DIGEST, 2 * 4096 + 9, 5.0),
+        DownloadTransport(link.open, link.wait_s, lambda _: None),
+    )
+
+    assert link.session_bytes == [3 * 4096]
+    assert updater.summary() == (
+        "2: 99 % fetched, the gateway's bundle is longer than its rollout says"
+    )
+
+
 @pytest.mark.parametrize("name", ["trial", "fetched", "tried"])
 def test_no_bundle_is_downloaded_twice(tmp_path: Path, name: str) -> None:
     """Not on trial, not when already downloaded, not when tried before."""
