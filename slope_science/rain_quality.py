@@ -19,12 +19,14 @@ from typing import Final
 from slope_science.quality import (
     GOOD,
     NOT_EVALUATED,
+    Flag,
     Verdict,
     check_rain_sum,
     rain_limit_mm,
     suspect_because,
 )
 from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 MAX_RELEASE_S: Final = 1800.0
 """Longest report whose rain may have come at once; a longer one holds a shower."""
@@ -401,10 +403,15 @@ def check_bursts(
     return suspect_because(ReasonCode.BURSTS, count=len(near))
 
 
-def check_bounce(refused: int) -> Verdict:
-    """Suspect a report during which the switch closed faster than in any rain."""
+def check_bounce(refused: int, *, is_wet: bool) -> Verdict:
+    """Suspect a report during which the switch closed faster than in any rain.
+
+    Without rain it has failed: a switch that flaps shows no tips.
+    """
     if refused <= 0:
         return NOT_EVALUATED
+    if not is_wet:
+        return Verdict(Flag.FAIL, (Reason(ReasonCode.BOUNCE, count=refused),))
     return suspect_because(ReasonCode.BOUNCE, count=refused)
 
 

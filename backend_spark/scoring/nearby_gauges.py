@@ -50,7 +50,7 @@ class GaugeReports:
     @cached_property
     def record(self) -> RainRecord:
         """Rain between the reports, for comparison."""
-        return make_rain_record(self._observations, self._past)
+        return make_rain_record(self._observations, self._past, has_flags=True)
 
     @cached_property
     def steps(self) -> Gauge:

@@ -17,7 +17,6 @@ from backend_spark.scoring.observation import (
     COUNT_UNIT,
     HUMIDITY_UNIT,
     RAIN,
-    RAIN_UNIT,
     TEMPERATURE_UNIT,
     Observation,
     reading_limits,
@@ -365,13 +364,19 @@ def _flat(
 
 
 def make_rain_record(
-    readings: Sequence[Observation], past: RainRecord | None = None
+    readings: Sequence[Observation],
+    past: RainRecord | None = None,
+    refused: TimedValues | None = None,
+    *,
+    has_flags: bool = False,
 ) -> RainRecord:
     """Rain between the reports of one gauge; failed ones are blind.
 
     Args:
         readings: Reports in time order.
         past: Record up to a report, which is one of `readings`; not changed.
+        refused: Times and numbers of the gauge's closures that were too fast for rain.
+        has_flags: Whether the readings have the flags of a scored cell.
     """
     record, first = RainRecord(), 0
     if past is not None:
@@ -380,10 +385,14 @@ def make_rain_record(
     before = readings[first - 1] if first else None
     for o in readings[first:]:
         depth_mm = None
-        if flag_single(o).flag <= Flag.SUSPECT:
+        is_usable = flag_single(o).flag <= Flag.SUSPECT and (o.counts or not has_flags)
+        if is_usable:
             before_mm = before.sum if before else None
             length_s = o.at_s - before.at_s if before else 0.0
             depth_mm = report_depth_mm(before_mm, o.sum, o.value, length_s)
+        begin_s = before.at_s if before else o.at_s - FIRST_REPORT_S
+        if not depth_mm and refused and _count_between(refused, begin_s, o.at_s):
+            depth_mm = None
         record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
         before = o
     return record
@@ -399,10 +408,19 @@ def find_rain_records(
         past: Records up to a moment; the observations include the last report of each.
     """
     reports: dict[str, list[Observation]] = {}
-    rain = (o for o in observations if o.name == RAIN and o.unit == RAIN_UNIT)
-    for o in sorted(rain, key=_BY_RECEIPT):
-        reports.setdefault(o.node, []).append(o)
-    return {n: make_rain_record(each, past.get(n)) for n, each in reports.items()}
+    refused: dict[str, list[Observation]] = {}
+    for o in sorted(filter(_is_of_gauge, observations), key=_BY_RECEIPT):
+        into = reports if o.is_rain else refused
+        into.setdefault(o.node, []).append(o)
+    return {
+        n: make_rain_record(each, past.get(n), _timed(refused.get(n, ())))
+        for n, each in reports.items()
+    }
+
+
+def _is_of_gauge(o: Observation) -> bool:
+    """Whether it is a report of a gauge, or a count of its refused closures."""
+    return o.is_rain or (o.name == REFUSED and o.unit == COUNT_UNIT and _is_usable(o))
 
 
 class _Clocks:
@@ -479,9 +497,13 @@ class NodeReadings:
 
     def refused_between(self, from_s: float, to_s: float) -> int:
         """Number of refused closures of an interval."""
-        times_s, counts = self.refused
-        first, last = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
-        return round(sum(counts[first:last]))
+        return _count_between(self.refused, from_s, to_s)
+
+
+def _count_between(counts: TimedValues, from_s: float, to_s: float) -> int:
+    times_s, values = counts
+    first, last = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
+    return round(sum(values[first:last]))
 
 
 def _gauge(
@@ -510,13 +532,13 @@ def _gauge(
             quality.check_rise(before_mm, o.sum, o.at_s - begin_s),
             quality.check_frost(_latest(others.air, o.at_s)),
             verdict,
+            check_bounce(others.refused_between(begin_s, o.at_s), is_wet=is_wet),
         ]
         if is_wet:
             verdicts += [
                 check_rolling_limits(sums, begin_s, o.at_s),
                 check_bursts(bursts, begin_s, o.at_s),
                 check_release(record, begin_s, o.at_s, neighbours),
-                check_bounce(others.refused_between(begin_s, o.at_s)),
             ]
         yield verdicts
         if before is not None and before.sum != o.sum:

@@ -52,8 +52,9 @@ LOW_CODES: Final = frozenset({
     ReasonCode.CLOGGED,
     ReasonCode.UNDERCATCH,
     ReasonCode.GRID_DEFICIT,
+    ReasonCode.BOUNCE,  # tips between the refused closures are not counted
 })
-"""Reasons of suspect rain whose true value is higher."""
+"""Reasons of suspect rain whose true value is higher, or may be."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

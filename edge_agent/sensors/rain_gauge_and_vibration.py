@@ -36,7 +36,7 @@ from edge_agent.sensors.errors import (
     pin_error_types,
 )
 from service_runtime.settings import KeyRule, key
-from slope_science.quality import RAIN_MM
+from slope_science.quality import FLAG_LABEL, RAIN_MM, Flag
 from spatial_mqtt.senml import Reading
 
 _log = logging.getLogger(__name__)
@@ -368,7 +368,7 @@ class RainGauge(_PulseSensor):
     """Counts every tip; readings carry the rain since the last one and the total.
 
     Closures faster than any rain are counted separately, and reported as the
-    sensor's health.
+    sensor's health. The report of an interval with no others is missing.
     """
 
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
@@ -395,10 +395,9 @@ class RainGauge(_PulseSensor):
                 "look for a bucket that hangs, and for a short in the cable",
                 Health.STUCK,
             )
-        mm, total_mm = (
-            round(n * self._mm_per_tip, 6) for n in (tips, self._counter.count)
-        )
-        return [Reading(self.name, "mm", mm, total_mm), *self._flaps(refused)]
+        # A switch that flaps shows no tips: 0 mm would count as dry weather.
+        report = self._report(None if refused and not tips else tips)
+        return [report, *self._flaps(refused)]
 
     def _classify(self, batch: PulseBatch) -> tuple[int, int]:
         """Number of tips, and of refused closures."""
@@ -407,6 +406,14 @@ class RainGauge(_PulseSensor):
         if refused:  # closures without a time are classified like those around them
             return tips, refused + batch.untimed_count
         return tips + batch.untimed_count, 0
+
+    def _report(self, tips: int | None) -> Reading:
+        """Rain of some tips, and in total; None if tips may have been missed."""
+        total_mm = round(self._counter.count * self._mm_per_tip, 6)
+        if tips is None:
+            missing = int(Flag.MISSING)
+            return Reading(self.name, "mm", sum=total_mm, extra={FLAG_LABEL: missing})
+        return Reading(self.name, "mm", round(tips * self._mm_per_tip, 6), total_mm)
 
     def _flaps(self, refused: int) -> list[Reading]:
         """Reading of the refused closures, and the health if it changed."""

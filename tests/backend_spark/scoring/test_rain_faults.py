@@ -140,6 +140,60 @@ def test_bouncing_switch_is_told_by_its_refused_closures() -> None:
     assert flags(score_cell([*rain, *refused], RULES)) == {"bounce"}
 
 
+def flapping(readings: Sequence[Observation], first: int) -> list[Observation]:
+    """A gauge that flaps from a report on: none of its closures counts as a tip."""
+    made, sum_mm = list(readings[:first]), readings[first - 1].sum
+    for o in readings[first:]:
+        made.append(replace(o, value=0.0, sum=sum_mm))
+        made.append(replace(o, name="rain/refused", unit="count", value=9.0, sum=None))
+    return made
+
+
+@pytest.mark.parametrize("mm_beside", [0.0, 0.5])
+def test_switch_that_flaps_in_a_storm_is_no_dry_weather(mm_beside: float) -> None:
+    """Its level is held, also if a few closures between those refused count."""
+    storm = gauge([5.8] * 96)
+    broken = [
+        replace(o, value=mm_beside, sum=(o.sum or 0.0) + mm_beside * (o.seq - 48))
+        if o.name == "rain" and o.seq > 48
+        else o
+        for o in flapping(storm, 49)
+    ]
+    scores = score_cell(broken, RULES)
+
+    rows = scores.rows[48:]
+    assert {row.level for row in rows} == {3}
+    assert {row.state for row in rows[6:]} == {"held"}
+    found = {(o.flag, o.name) for o in scores.reflagged if o.at_s > broken[50].at_s}
+    assert found == {(3 if mm_beside else 4, "rain"), (1, "rain/refused")}
+
+
+@pytest.mark.parametrize("where", ["cell", "nearby"])
+def test_switch_that_flaps_is_no_witness_against_another_gauge(where: str) -> None:
+    """Two that flap beside one in a storm, in its cell or around it."""
+    storm = gauge([5.8] * 96)
+    others = [flapping(gauge([5.8] * 96, f"m{n}"), 49) for n in range(2)]
+    nearby = NO_NEARBY_RAIN
+    if where == "nearby":
+        here, *cells = (
+            Cell.at(33.5 + n / 100, 133.5, ANALYSIS_LEVEL).token for n in range(3)
+        )
+        scored = (score_cell(each, RULES).reflagged for each in others)
+        rain = {
+            cell: [o for o in each if o.is_rain]
+            for cell, each in zip(cells, scored, strict=True)
+        }
+        around = find_nearby_cells([here], rain, 5.0)
+        nearby = collect_nearby_rain(rain, around)[here]
+        others = []
+    scores = score_cell(
+        [*storm, *(o for each in others for o in each)], RULES, nearby=nearby
+    )
+
+    assert flags(scores) == set()
+    assert scores.rows[-1].level == 4
+
+
 def test_second_gauge_of_a_node_is_stored_and_not_judged() -> None:
     """Nodes send it as a secondary value; it is no displacement."""
     rain = gauge([0.0] * 12 + [14.0] * 6)

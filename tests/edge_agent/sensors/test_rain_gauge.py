@@ -8,7 +8,7 @@ TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 
 
 def test_flapping_switch_is_reported_and_not_counted_as_rain() -> None:
-    """At most one minute of the heaviest rain, then a separate count, then silence."""
+    """At most one minute of the heaviest rain, then missing rain, then silence."""
     board, sensors = opened(TABLE)
     board.inject_fault("rain", Fault.FLAPPING)
     board.advance(START_S + 60)
@@ -18,7 +18,9 @@ def test_flapping_switch_is_reported_and_not_counted_as_rain() -> None:
         "rain/health": "flaps: more than 20 closures a minute",
     }
     board.advance(START_S + 120)
-    assert values(sensors["rain"]) == {"rain": 0.0, "rain/refused": 300}
+    report, refused = sensors["rain"].read(0.0)
+    assert (report.value, report.sum, report.extra) == (None, 10.0, {"qc": 9})
+    assert (refused.name, refused.value) == ("rain/refused", 300)
     board.clear_fault("rain")
     board.advance(START_S + 240)
     assert values(sensors["rain"]) == {"rain": 0.0, "rain/health": "ok"}

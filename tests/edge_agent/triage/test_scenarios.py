@@ -119,6 +119,20 @@ def test_flapping_rain_gauge_stops_at_level_three() -> None:
     assert triage.soil_water_mm()["rain"] == 0.0
 
 
+def test_missing_rain_is_no_dry_weather() -> None:
+    """The index stays for an hour, as without readings, and no rain has failed."""
+    triage, total_mm = Triage([RAIN]), 0.0
+    for minute in range(0, 300, 10):
+        total_mm += 6.0
+        triage.assess([rain(6.0, total_mm)], START_S + minute * 60)
+    wet_mm = triage.soil_water_mm()["rain"]
+    missing = flagged(Reading("rain", "mm", None, total_mm), 9)
+    for minute in range(300, 350, 10):
+        triage.assess([missing], START_S + minute * 60)
+    assert triage.soil_water_mm()["rain"] == wet_mm
+    assert triage.diagnostics() == {}
+
+
 def test_stuck_values_raise_no_level() -> None:
     """A dead sensor repeats its value; the flat-line flag changes nothing."""
     triage = Triage(ALL)
