@@ -2,7 +2,8 @@
 
 A template names parameters in braces; a part in square brackets is left out where one
 of its parameters is absent. Of several templates the first counts whose parameters
-outside brackets are all given. ``{name_s}`` is the plural "s" of a whole number.
+outside brackets are all given. ``{name_s}`` is the plural "s" of a whole number;
+``{name_minus}``, which is empty, is given for a negative number.
 
 The English is stored in tables and sent by nodes: changing it changes data. The
 Japanese has the words of JMA and the prefectures.
@@ -62,8 +63,9 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             "{sensor} moves {mm_per_h} mm/h {how} {limit_mm_per_h}[ for {lasted_h} h]",
         ),
         ja=(
-            "{sensor} の変位の速さ {mm_per_h}[±{sigma_mm_per_h}] mm/h が "
-            "{limit_mm_per_h} mm/h {how}[（{lasted_h} 時間継続）]"
+            "{sensor} の変位の速さ {mm_per_h}[±{sigma_mm_per_h}] mm/h が"
+            "[{mm_per_h_minus}、大きさで] {limit_mm_per_h} mm/h {how}"
+            "[（{lasted_h} 時間継続）]"
         ),
     ),
     ReasonCode.DISPLACEMENT_STEP: SentenceTemplates(
@@ -105,7 +107,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ),
     ReasonCode.SHOCKS: SentenceTemplates(
         en="{sensor} {count} shocks in 10 min >= {limit} of its own past",
-        ja="{sensor} の振動が10分間に {count} 回（自身の過去による基準 {limit}）",
+        ja=(
+            "{sensor} の振動が10分間に {count} 回（自身の過去による基準 {limit} "
+            "回以上）"
+        ),
     ),
     ReasonCode.WIRE_CUT: SentenceTemplates(
         en=(
@@ -128,11 +133,11 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         ja=(
             (
                 "{sensor} {water_content} m3/m3 は自身の過去の {percentile} パーセンタ"
-                "イルで、雨（{rain_mm} mm）の中で1時間に {rise} 上昇"
+                "イルで、雨（{rain_mm} mm）の中で1時間に {rise} m3/m3 上昇"
             ),
             (
-                "{sensor} の体積含水率 {water_content} が {high} 以上で、雨（60分雨量 "
-                "{rain_mm} mm）の中で1時間に {rise} 上昇"
+                "{sensor} の体積含水率 {water_content} m3/m3 が {high} m3/m3 以上で、"
+                "雨（60分雨量 {rain_mm} mm）の中で1時間に {rise} m3/m3 上昇"
             ),
         ),
     ),
@@ -142,14 +147,14 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         ),
         ja=(
             "{sensor} がサクションから正圧 {pressure_hpa} hPa へ、1時間に {rise_hpa} "
-            "上昇"
+            "hPa 上昇"
         ),
     ),
     ReasonCode.PORE_POSITIVE: SentenceTemplates(
         en="{sensor} {pressure_kpa} kPa >= 0, +{rise_kpa} in 1 h",
         ja=(
             "{sensor} の間隙水圧がサクションから正圧 {pressure_kpa} kPa へ、1時間に "
-            "{rise_kpa} 上昇"
+            "{rise_kpa} kPa 上昇"
         ),
     ),
     ReasonCode.PORE_HIGH: SentenceTemplates(
@@ -159,7 +164,7 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         ),
         ja=(
             "{sensor} {pressure_hpa} hPa は自身の過去の {percentile} パーセンタイルで"
-            "、雨（{rain_mm} mm）の中で1時間に {rise_hpa} 上昇"
+            "、雨（{rain_mm} mm）の中で1時間に {rise_hpa} hPa 上昇"
         ),
     ),
     ReasonCode.WATER_LEVEL_STEP: SentenceTemplates(
@@ -203,8 +208,8 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
         en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
         ja=(
-            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
-            "{because}"
+            "{node} の判定はレベル{level}相当、この区画ではレベル{to_level}として扱う"
+            "（{doubts}）：{because}"
         ),
     ),
     ReasonCode.RULE: SentenceTemplates(

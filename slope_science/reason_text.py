@@ -12,7 +12,10 @@ from slope_science.reasons import Reason
 Language = Literal["en", "ja"]
 
 _LANGUAGES: Final = ("en", "ja")
-_UNKNOWN: Final = (("unknown reason {} ({})", ", "), ("未対応の理由 {}（{}）", "、"))
+_UNKNOWN: Final = (
+    ("unknown reason {} ({})", ", "),
+    ("この版では表示できない理由 {}（{}）", "、"),
+)
 _JOINTS: Final = ("; ", "；")
 # The English is stored; a Japanese sentence has Japan time, as the text around it.
 _CLOCKS: Final = ((UTC, " UTC"), (timezone(timedelta(hours=9)), ""))
@@ -98,6 +101,8 @@ def _shown(
             shown[name] = _SHOW[kind](param, value, at)
             if kind is ParamKind.WHOLE:
                 shown[f"{name}_s"] = "" if value == 1 else "s"
+            elif kind is ParamKind.NUMBER and value < 0:
+                shown[f"{name}_minus"] = ""
     return shown
 
 

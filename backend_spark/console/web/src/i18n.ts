@@ -72,7 +72,7 @@ const TEXTS = {
   held: ["判定不能（最終 レベル{n}相当）", "Unknown (last level {n})"],
   heldSince: ["判定不能（最終 レベル{n}相当 {t}、以後データなし）", "Unknown (last judged level {n} at {t}, no data since)"],
   heldMeaning: ["最後の判定を保持しています。現在の状況は分かりません", "The last judgement is held: the present state is not known"],
-  someUnknown: ["基準に達したと判定された区画はありません。判定できない区画が {n}、途絶した観測点が {m} あります", "No judged cell has reached a criterion. Cells that cannot be judged: {n}; silent nodes: {m}"],
+  someUnknown: ["基準に達したと判定された区画はありません。判定できない区画が{n}区画、途絶した観測点が{m}か所あります", "No judged cell has reached a criterion. Cells that cannot be judged: {n}; silent nodes: {m}"],
   back: ["一覧へ戻る", "Back to the list"],
   cell: ["区画", "Cell"],
   reasons: ["理由", "Reasons"],
