@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -172,7 +173,7 @@ class FileDownload:
     Args:
         name: Id of the node.
         sha256: Digest of the file.
-        connect: Opens the connection.
+        connect: Opens the connection; `run` closes it.
         clock: Monotonic seconds.
     """
 
@@ -189,12 +190,11 @@ class FileDownload:
         self._pieces: SimpleQueue[FileChunk] = SimpleQueue()
         self._is_ready = threading.Event()
         session = Session(f"{name}-update", [(file_chunk_topic(name), 0)])
-        self._link = connect(
-            session, MessageHandler(self._on_message, self._is_ready.set)
-        )
+        handler = MessageHandler(self._on_message, self._is_ready.set)
+        self._open = partial(connect, session, handler)
 
     def run(
-        self, partial: PartialDownload, control: DownloadControl, beat: Heartbeat
+        self, part: PartialDownload, control: DownloadControl, beat: Heartbeat
     ) -> None:
         """Download until the file is whole, `control` is over or answers stop.
 
@@ -202,30 +202,35 @@ class FileDownload:
             FileNotServedError: The server has no such file, or a longer one.
             OSError: The file cannot be written.
         """
-        self._link.start()
+        link = self._open()
+        link.start()
         unanswered = 0
         try:
             while unanswered < MAX_UNANSWERED and not (
-                partial.is_whole or control.is_over()
+                part.is_whole or control.is_over()
             ):
                 beat()
                 wait_s = control.wait_s()
                 if wait_s > 0:
                     threading.Event().wait(min(wait_s, POLL_S))
                 else:
-                    is_answered = self._fetch_one(partial, control, beat)
+                    is_answered = self._fetch_one(link, part, control, beat)
                     unanswered = 0 if is_answered else unanswered + 1
         finally:
-            self._link.stop()
+            link.stop()
 
     def _fetch_one(
-        self, part: PartialDownload, leave: DownloadControl, beat: Heartbeat
+        self,
+        link: SessionConnection,
+        part: PartialDownload,
+        leave: DownloadControl,
+        beat: Heartbeat,
     ) -> bool:
         """Request the next chunk; returns whether it arrived."""
         if not self._is_ready.wait(ANSWER_TIMEOUT_S):
             return False
         want = FileChunkRequest(self._sha256, part.received_bytes)
-        self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
+        link.publish(Publication(self._want_topic, want.encode(), qos=0))
         until_s = self._clock() + ANSWER_TIMEOUT_S
         while self._clock() < until_s and not leave.is_over():
             beat()

@@ -180,6 +180,28 @@ def test_bundle_longer_than_its_rollout_says_is_put_off(tmp_path: Path) -> None:
     )
 
 
+def test_card_that_cannot_be_written_opens_no_connection(tmp_path: Path) -> None:
+    """Each retry left a part in the connection that messages use as well."""
+    (tmp_path / "update").write_text("no folder")
+    opened: list[Session] = []
+
+    def connect(session: Session, _: ConnectionHandler) -> SessionConnection:
+        opened.append(session)
+        return cast("SessionConnection", None)
+
+    def fetch(sha256: str) -> FileDownload:
+        return FileDownload("n", sha256, connect, time.monotonic)
+
+    updater = run_three_passes(
+        tmp_path,
+        Rollout("2", DIGEST, 1000, 5.0),
+        DownloadTransport(fetch, lambda: 0.0, lambda _: None),
+    )
+
+    assert "File exists" in str(updater.summary())
+    assert opened == []
+
+
 @pytest.mark.parametrize("name", ["trial", "fetched", "tried"])
 def test_no_bundle_is_downloaded_twice(tmp_path: Path, name: str) -> None:
     """Not on trial, not when already downloaded, not when tried before."""
