@@ -33,6 +33,7 @@ from spatial_mqtt import codec, tcp
 from spatial_mqtt.codec import describe_reason_code
 from spatial_mqtt.paho_client import (
     MAX_MQTT_PACKET_BYTES,
+    NO_SUBACK,
     BatchingClient,
     TopicAliases,
 )
@@ -101,6 +102,9 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 10.0
 NO_CONNACK: Final = "no answer to CONNECT"
 NOTHING_ARRIVES: Final = "nothing arrives"
+MAX_SUBACK_LIMIT_S: Final = 60.0
+"""`CONNECT_TIMEOUT_S` is also the limit for the answer to SUBSCRIBE. It doubles up to
+this with each connection without one: a slow broker must not get more for it."""
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
@@ -158,6 +162,7 @@ class Connection:
     _thread: threading.Thread | None = None
     _failures: dict[Any, int] = field(default_factory=dict)
     _misses_answer: bool = False
+    _missing_subacks: int = 0
 
     @property
     def is_up(self) -> bool:
@@ -279,7 +284,7 @@ class Connection:
                 self._obsolete.pop(each, None)
             client = self._client
             if client is not None and filters:
-                client.subscribe(_with_options(filters, retain_handling))
+                client.request(_with_options(filters, retain_handling))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Remove subscriptions, after a reconnect if the link is down.
@@ -373,9 +378,7 @@ class Connection:
         reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
-        is_stuck = reason == NOTHING_ARRIVES
-        was_silent = is_stuck or reason == NO_CONNACK
-        return _Ended(reason, was_answered=not is_stuck, was_silent=was_silent)
+        return self._end_of_connection(reason)
 
     def _connect(self, client: BatchingClient) -> None:
         client.connect(
@@ -399,6 +402,13 @@ class Connection:
             lacks_route=getattr(error, "errno", None) == errno.ENETUNREACH,
             was_silent=is_accepted and isinstance(error, TimeoutError),
         )
+
+    def _end_of_connection(self, reason: str) -> _Ended:
+        """The end of a connection that TCP, and TLS, had accepted."""
+        self._missing_subacks += reason == NO_SUBACK
+        is_stuck = reason == NOTHING_ARRIVES
+        was_silent = is_stuck or reason in {NO_CONNACK, NO_SUBACK}
+        return _Ended(reason, was_answered=not is_stuck, was_silent=was_silent)
 
     def _note_address(self, client: BatchingClient | None, *, was_up: bool) -> None:
         """Note which address accepted the connection, but no broker answered there."""
@@ -433,6 +443,8 @@ class Connection:
             ),
         )
         client.connect_timeout = CONNECT_TIMEOUT_S
+        limit_s = CONNECT_TIMEOUT_S * 2.0 ** min(self._missing_subacks, 10)
+        client.suback_limit_s = min(limit_s, MAX_SUBACK_LIMIT_S)
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
             client.tls_set_context(tls.make_ssl_context(self.tls or TlsFiles()))
@@ -467,7 +479,7 @@ class Connection:
             most_bytes = codec.get_property(properties, "MaximumPacketSize")
             client.max_packet_bytes = most_bytes or MAX_MQTT_PACKET_BYTES
             if filters := self.session.filters:
-                client.subscribe(_with_options(filters, self.session.retain_handling))
+                client.request(_with_options(filters, self.session.retain_handling))
             limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)
             if not flags.session_present:
                 self._obsolete.clear()
@@ -533,6 +545,7 @@ class Connection:
         codes: list[ReasonCode],
         _p: object,
     ) -> None:
+        self._missing_subacks = 0
         for code in codes:
             if code.is_failure:
                 log.error("%s refused a subscription: %s", self.endpoint, code)

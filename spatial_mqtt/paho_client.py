@@ -13,10 +13,11 @@ before any that uses it.
 Source: MQTT 5.0 section 3.3.2.3.4.
 """
 
+import math
 import socket
 import ssl
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, Final
@@ -24,6 +25,7 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt import codec, tcp
@@ -99,6 +101,8 @@ MAX_MQTT_PACKET_BYTES: Final = 268_435_460
 MAX_HEAD_BYTES: Final = 1024
 """Most that a packet of ours has beside its payload, with a topic of 512 characters."""
 
+NO_SUBACK: Final = "no answer to SUBSCRIBE"
+
 TLS_RECORD_BYTES: Final = 1300
 """Largest TLS record. A receiver decrypts a record when all of it has arrived, so the
 messages in one that takes several segments would be acknowledged together, and the
@@ -116,6 +120,10 @@ class BatchingClient(paho.Client):
             of a refusal, in the network thread; with that of one that is too large for
             the broker in the caller's.
         policy: How long and how often the connection is requested.
+
+    Attributes:
+        suback_limit_s: Time without an answer to SUBSCRIBE after which the connection
+            ends, unless bytes are on their way.
     """
 
     def __init__(
@@ -139,6 +147,8 @@ class BatchingClient(paho.Client):
         self.fault: ssl.SSLError | None = None
         self.abort_reason = ""
         self.peer: Any = None  # differs between families
+        self.suback_limit_s = math.inf
+        self._requested_s: deque[float] = deque()
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
         self._unacknowledged: set[int] = set()
@@ -197,6 +207,11 @@ class BatchingClient(paho.Client):
         self._on_answered(mid, f"{limit}, this one has {size_bytes}; raise its limit")
         return SentPublication(mid, 0)
 
+    def request(self, filters: list[tuple[str, SubscribeOptions]]) -> None:
+        """Subscribe; the connection ends if no answer comes."""
+        self._requested_s.append(paho.time_func())
+        self.subscribe(filters)
+
     def is_stuck(self) -> bool:
         """Whether TCP waits for long before it repeats once more what was lost."""
         sock = self._sock
@@ -247,7 +262,21 @@ class BatchingClient(paho.Client):
     def loop_misc(self) -> MQTTErrorCode:
         """Send a heartbeat; called by paho's thread at least once a second."""
         self.heartbeat()
+        self._end_without_suback()
         return super().loop_misc()
+
+    def _end_without_suback(self) -> None:
+        """End a connection that died before the answer to SUBSCRIBE.
+
+        On a slow link, bytes of SUBSCRIBE or of its answer are on their way.
+        """
+        limit_s, now_s = self.suback_limit_s, paho.time_func()
+        is_late = self._requested_s and now_s - self._requested_s[0] > limit_s
+        if not is_late or not isinstance(sock := self._sock, socket.socket):
+            return
+        is_silent = tcp.is_unanswered(sock, limit_s) and not tcp.has_unread(sock)
+        if tcp.is_stuck(sock) or is_silent:
+            self.abort(NO_SUBACK)
 
     def loop_write(self) -> MQTTErrorCode:
         """Write queued packets in full segments; called by paho's thread."""
@@ -328,6 +357,8 @@ class BatchingClient(paho.Client):
                 self._unacknowledged.discard(mid)
                 self._on_answered(mid, refused)
                 return MQTTErrorCode.MQTT_ERR_SUCCESS
+        if kind == paho.SUBACK and self._requested_s:
+            self._requested_s.popleft()  # the broker answers in order
         self._in_packet = {
             "command": first,
             "have_remaining": 1,

@@ -345,6 +345,16 @@ def is_unanswered(sock: socket.socket, silence_s: float) -> bool:
     return info.silent_ms > silence_s * 1000
 
 
+def has_unread(sock: socket.socket) -> bool:
+    """Whether data or the end wait in the kernel, as while a callback blocks."""
+    poll = select.poll()
+    try:
+        poll.register(sock, select.POLLIN)
+    except ValueError:  # closed meanwhile
+        return True
+    return bool(poll.poll(0))
+
+
 def _read_info(sock: socket.socket) -> _TcpInfo | None:
     """The state of a connection; None without one, or on another system."""
     option = getattr(socket, "TCP_INFO", None)

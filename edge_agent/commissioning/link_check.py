@@ -21,6 +21,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.directory import BrokerEntry, decode_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
+from spatial_mqtt.paho_client import NO_SUBACK
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import (
@@ -409,7 +410,8 @@ class LinkTester:
     ) -> GatewayResult:
         identity = self._identity
         if not self._wait_for(lambda: notes.subscribed_s, identity.timeouts.connect_s):
-            reason = link.last_reason or notes.reason or "no answer"
+            none = "no answer" if notes.up_s is None else NO_SUBACK
+            reason = link.last_reason or notes.reason or none
             return replace(tried, problem=f"cannot be reached: {reason}")
         up_s, subscribed_s = notes.up_s or 0.0, notes.subscribed_s or 0.0
         tried = replace(

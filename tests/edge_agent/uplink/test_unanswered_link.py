@@ -1,5 +1,6 @@
 """Links on which TCP works, and the broker answers late or not at all."""
 
+import logging
 import random
 import select
 import socket
@@ -38,12 +39,16 @@ class SilentPeer:
     Args:
         answers: Whether the connection of a number, from 0, is answered.
         reads: Whether its messages are read.
+        confirms: Whether its SUBSCRIBE is answered; it may wait.
     """
 
     def __init__(
-        self, answers: Callable[[int], bool], reads: Callable[[int], bool]
+        self,
+        answers: Callable[[int], bool],
+        reads: Callable[[int], bool],
+        confirms: Callable[[int], bool],
     ) -> None:
-        self._answers, self._reads = answers, reads
+        self._answers, self._reads, self._confirms = answers, reads, confirms
         self._sockets = ExitStack()
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -77,7 +82,7 @@ class SilentPeer:
                 kind, body = _read_packet(sock)
                 if kind == CONNECT:
                     sock.sendall(CONNACK)
-                elif kind == SUBSCRIBE:
+                elif kind == SUBSCRIBE and self._confirms(number):
                     # Packet id, properties, and the filters, each with one byte.
                     sock.sendall(b"\x90\x05" + body[:2] + b"\x00\x01\x01")
                     wait_until(lambda: self._reads(number))
@@ -164,8 +169,9 @@ def make_peer() -> Iterator[Callable[..., SilentPeer]]:
         def make(
             answers: Callable[[int], bool],
             reads: Callable[[int], bool] = lambda _: True,
+            confirms: Callable[[int], bool] = lambda _: True,
         ) -> SilentPeer:
-            peer = SilentPeer(answers, reads)
+            peer = SilentPeer(answers, reads, confirms)
             peers.callback(peer.close)
             return peer
 
@@ -232,6 +238,42 @@ def test_slow_link_keeps_its_connection(
 
     wait_until(lambda: peer.published)
     assert (peer.published, len(peer.connected)) == ([0], 1)
+
+
+def test_connection_without_an_answer_to_subscribe_is_renewed(
+    node: Node,
+    make_peer: Callable[..., SilentPeer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was noticed by the keep-alive only, and an alarm waited."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("spatial_mqtt.connection.CONNECT_TIMEOUT_S", 0.1)
+    peer = make_peer(answers=lambda _: True, confirms=lambda number: number >= 1)
+    node.uplink.switch_to(peer.endpoint)
+    node.put(5)
+
+    wait_until(lambda: peer.published)
+    assert peer.published[0] == 1
+    assert "no answer to SUBSCRIBE" in caplog.text
+
+
+def test_broker_that_is_slow_to_answer_subscribe_is_used(
+    node: Node,
+    make_peer: Callable[..., SilentPeer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit doubles: with a fixed one it would get connections for ever."""
+    monkeypatch.setattr("spatial_mqtt.connection.CONNECT_TIMEOUT_S", 1.0)
+
+    def confirm_late(_number: int) -> bool:
+        time.sleep(2.1)  # paho checks once a second
+        return True
+
+    peer = make_peer(answers=lambda _: True, confirms=confirm_late)
+    node.uplink.switch_to(peer.endpoint)
+    node.put(5)
+    wait_until(lambda: peer.published)
 
 
 class SilentConnection(Connection):
