@@ -86,6 +86,9 @@ FULL_S: Final = 5.0
 """Time between two passes while the disk is full."""
 
 RETRY_CAP_S: Final = 3.0
+KEEPALIVE_S: Final = 10
+"""As of the gateway's own links: on a connection that is dead in the direction of
+ingest, all messages wait for about twice that."""
 SCRAPE_S: Final = 2.0
 
 
@@ -415,6 +418,7 @@ def _make_connection(
         expiry_s=settings.ingest.session_expiry_s,
         manual_ack=True,
         receive_maximum=settings.ingest.receive_maximum,
+        keepalive_s=KEEPALIVE_S,
     )
     # Alarms wait for this connection; a single client may retry quickly.
     backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
