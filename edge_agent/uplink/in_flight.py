@@ -166,6 +166,8 @@ class InFlight:
         self._up_at_s = 0.0
         self._receive_maximum = 0
         self._in_flight: dict[int, _Packet] = {}
+        # Those in flight whose receipts have come, and packet ids without a PUBACK.
+        self._stored, self._unconfirmed = set[int](), set[int]()
         self._awaiting: dict[int, _Sent] = {}
         self._held: dict[int, QueuedMessage] = {}
         self._has_subscriber = True
@@ -178,8 +180,7 @@ class InFlight:
         self._is_storing = True
         self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
-        self._paused_until_s = 0.0
-        self._last_answer_s = 0.0
+        self._paused_until_s = self._last_answer_s = 0.0
         self._due = QueueActions()
         self._window = CongestionWindow(limits.window_bytes)
 
@@ -244,7 +245,8 @@ class InFlight:
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
             )
-        self._in_flight.clear()
+        for each in (self._in_flight, self._stored, self._unconfirmed):
+            each.clear()
         self._awaiting.clear()
         self._refused.clear()
         self._refused_bytes = 0
@@ -307,7 +309,8 @@ class InFlight:
 
     def silence_s(self, now_s: float) -> float:
         """Time for which the broker has answered none of the bytes in flight."""
-        return now_s - self._last_answer_s if self._in_flight else 0.0
+        is_waiting = self._in_flight or (self._unconfirmed and self.free_slots <= 0)
+        return now_s - self._last_answer_s if is_waiting else 0.0
 
     @property
     def silence_limit_s(self) -> float:
@@ -364,7 +367,7 @@ class InFlight:
     @property
     def free_slots(self) -> int:
         """Number of further publications that the broker's receive maximum permits."""
-        return self._receive_maximum - len(self._in_flight)
+        return self._receive_maximum - len(self._in_flight) - len(self._unconfirmed)
 
     def reads_priority(self, topic: str) -> bool:
         """Whether the topic may have its ``priN``; a Gamma gateway would drop it."""
@@ -430,6 +433,8 @@ class InFlight:
         self, token: int, refused: str | None, now_s: float
     ) -> tuple[QueuedMessage, ...]:
         """Handle the broker's answer; return the messages that it refused."""
+        self._stored.discard(token)
+        self._unconfirmed.discard(token)
         packet = self._in_flight.pop(token, None)
         if packet is None:
             return ()
@@ -492,11 +497,31 @@ class InFlight:
             del self._awaiting[seq]
             self._expiries.pop(seq, None)
         self._due.ack += seqs
-        in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
-        early = [sent for sent in in_flight if sent.message.id in receipt]
-        for sent in early:
-            sent.is_receipted = True
-        return len(seqs) + len(early)
+        count = len(seqs)
+        for token, packet in self._in_flight.items():
+            early = [sent for sent in packet.messages if sent.message.id in receipt]
+            for sent in early:
+                sent.is_receipted = True
+            count += len(early)
+            if early and all(sent.is_receipted for sent in packet.messages):
+                self._stored.add(token)
+                self._last_answer_s = max(self._last_answer_s, packet.trip.sent_s)
+        return count
+
+    def _end_stored(self, now_s: float) -> None:
+        """End publications that are stored, but whose PUBACK is lost.
+
+        They would fill the window until the connection ends. Each still counts against
+        the broker's receive maximum, and its packet id stays in use.
+        """
+        for token in list(self._stored):
+            packet = self._in_flight[token]
+            if now_s - packet.trip.sent_s >= SILENCE_S:
+                self._stored.discard(token)
+                del self._in_flight[token]
+                self._unconfirmed.add(token)
+                self._window.on_done(packet.trip)
+                self._due.ack += [sent.message.seq for sent in packet.messages]
 
     def take_actions(self, now_s: float) -> QueueActions:
         """Return the actions that are due, and clear them."""
@@ -506,6 +531,7 @@ class InFlight:
             for sent in self._awaiting.values():
                 self._end_without_receipt(sent.message)
             self._awaiting.clear()
+        self._end_stored(now_s)
         self._expire(now_s)
         due, self._due = self._due, QueueActions()
         return due

@@ -492,6 +492,41 @@ def send_unreceipted(f: InFlight, seq: int, now_s: float) -> None:
     assert f.take_actions(now_s + LIMITS.resend_after_s).release == [seq]
 
 
+def test_stored_message_without_its_puback_frees_the_window() -> None:
+    """PUBACKs that were lost for a time stopped all routine messages after it."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1), message(2)), 300, 0.0)
+    f.on_receipt(receipt(1))
+    assert f.take_actions(60.0).ack == []  # the other one may not be stored
+    f.on_receipt(receipt(2))
+    f.on_sent(2, (message(3),), 100, 55.0)
+    f.on_receipt(receipt(3))
+
+    assert f.sendable_bytes(60.0) == 0
+    assert (f.silence_s(60.0), f.take_actions(60.0).ack) == (5.0, [1, 2])
+    assert f.sendable_bytes(60.0) > 0
+    assert f.take_actions(65.0).ack == [3]
+    assert f.silence_s(100.0) == 0.0
+
+
+def test_lost_puback_keeps_its_slot_of_the_receive_maximum() -> None:
+    """They count until then (MQTT 5.0 section 4.9); a late PUBACK frees its slot."""
+    f = InFlight(LIMITS, CustodyMode.RECEIPTS)
+    f.on_up(0.0, receive_maximum=2)
+    for token in (1, 2):
+        f.on_sent(token, (message(token),), 100, 0.0)
+        f.on_receipt(receipt(token))
+    assert f.take_actions(20.0).ack == [1, 2]
+    assert (f.free_slots, f.silence_s(20.0)) == (0, 20.0)
+
+    assert f.on_published(1, None, 21.0) == ()
+    assert (f.free_slots, f.silence_s(21.0)) == (1, 0.0)
+    assert f.take_actions(21.0).ack == []
+    f.on_down()
+    f.on_up(30.0, receive_maximum=2)
+    assert f.free_slots == 2
+
+
 def make_restored() -> InFlight:
     """State of a node's link to a broker with a stored offer and subscription."""
     f = make_in_flight(needs_subscriber=True)
