@@ -303,7 +303,7 @@ class SensorReader:
 
     def _failed(self, name: str, error: SensorError) -> list[Reading]:
         self._count_failure(name)
-        return self._health_change(name, error)
+        return [*error.readings, *self._health_change(name, error)]
 
     def _count_failure(self, name: str) -> None:
         health = self._health[name]

@@ -83,14 +83,16 @@ class RainReading:
 def rain_reading(o: Observation) -> RainReading:
     """The report of a gauge with its flag."""
     codes = {reason.code for reason in o.reasons} if o.flag == Flag.SUSPECT else set()
+    # What the counter rose by is rain, and other tips were missed.
+    is_incomplete = o.flag == Flag.MISSING and o.value is None and o.sum is not None
     return RainReading(
         o.at_s,
         o.sum,
         o.value,
-        failed=not o.counts,
+        failed=not (o.counts or is_incomplete),
         suspect=not DEPTH_DOUBT_CODES.isdisjoint(codes)
         or (o.value is None and ReasonCode.COUNTER_BACK in codes),
-        low=not LOW_CODES.isdisjoint(codes),
+        low=is_incomplete or not LOW_CODES.isdisjoint(codes),
         boot=o.boot,
     )
 
@@ -283,7 +285,8 @@ def _put_report(gauge: Gauge, reading: RainReading, most_mm: float) -> float:
     depth_mm = min(max(reading.value_mm or 0.0, 0.0), most_mm)
     for into in (gauge.depth_mm, *([gauge.doubted_mm] if reading.suspect else [])):
         _put(into, reading.at_s, reading.at_s, depth_mm)
-    gauge.long_steps.add(step_end_s(reading.at_s))
+    if not reading.low:
+        gauge.long_steps.add(step_end_s(reading.at_s))
     return depth_mm
 
 

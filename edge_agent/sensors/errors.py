@@ -2,11 +2,14 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from types import ModuleType
 from typing import ClassVar
 
 from gpiozero.exc import GPIOZeroError
+
+from spatial_mqtt.senml import Reading
 
 
 class Health(StrEnum):
@@ -38,17 +41,24 @@ class SensorError(Exception):
         reason: What happened.
         remedy: What a person on site can do.
         health: The category; by default that of the class.
+        readings: What is sent nevertheless, such as that rain is missing.
     """
 
     default_health: ClassVar[Health] = Health.NO_ANSWER
 
     def __init__(
-        self, sensor: str, reason: str, remedy: str, health: Health | None = None
+        self,
+        sensor: str,
+        reason: str,
+        remedy: str,
+        health: Health | None = None,
+        readings: Sequence[Reading] = (),
     ) -> None:
         self.sensor = sensor
         self.reason = reason
         self.remedy = remedy
         self.health = health or self.default_health
+        self.readings = readings
         super().__init__(f"sensor {sensor} {reason}; {remedy}")
 
 

@@ -75,6 +75,10 @@ class PulseBatch:
 class PulseSource(Protocol):
     """Source of the pulses of a counter."""
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the pulses since the stored resume token are counted, too."""
+
     def drain(self) -> PulseBatch:
         """The pulses since the last call.
 
@@ -117,6 +121,8 @@ def open_pulse_source(
 
 class PinPulseSource:
     """Pulses from gpiozero's callbacks, in the pin thread; lost while stopped."""
+
+    is_resumed = False
 
     def __init__(self, pulse_input: PulseInput, name: str, hardware: Hardware) -> None:
         self._name = name
@@ -176,6 +182,7 @@ class KernelPulseSource:
     def __init__(self, line: EdgeLine, resume_token: str) -> None:
         self._line = line
         self._number = _number_in(resume_token, line)
+        self.is_resumed = line.is_kept and self._number is not None
 
     def drain(self) -> PulseBatch:
         events = self._line.read()
@@ -215,10 +222,12 @@ class PersistentCounter:
     Attributes:
         count: Total number.
         resume_token: Resume token of the pulse source, stored with the count.
+        is_new: Whether no count was stored.
     """
 
     def __init__(self, sensor: str, quantity: str, hardware: Hardware) -> None:
         self._key = f"sensor.{sensor}.{quantity}"
+        self.is_new = hardware.get_state(self._key) is None
         self.count = self._restored(hardware)
         self.resume_token = hardware.get_state(f"{self._key}.mark") or ""
 
@@ -368,7 +377,9 @@ class RainGauge(_PulseSensor):
     """Counts every tip; readings carry the rain since the last one and the total.
 
     Closures faster than any rain are counted separately, and reported as the
-    sensor's health. The report of an interval with no others is missing.
+    sensor's health. The report of an interval with no others is missing. So is that of
+    a switch that stays closed, and the first one after it or after the pin was given
+    back: else the next rise of the total would count as all rain since the last report.
     """
 
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
@@ -377,6 +388,10 @@ class RainGauge(_PulseSensor):
         self._mm_per_tip = settings.mm_per_tip
         self._limit = PulseRateLimit(settings.max_tips_per_min)
         self._health: str = Health.OK
+        # Closed at the first reading after a restart, without a closure: stuck.
+        self._was_active = not self._counter.is_new
+        # Whether tips since the last report may have been missed.
+        self._is_incomplete = not (self._counter.is_new or self._pulses.is_resumed)
 
     def read(self, now_s: float) -> list[Reading]:
         """Rain since the previous reading, and in total.
@@ -389,15 +404,18 @@ class RainGauge(_PulseSensor):
         tips, refused = self._classify(batch)
         self._counter.count += tips
         if stays_closed:
+            self._is_incomplete = True
             raise SensorRangeError(
                 self.name,
                 "stays closed: no tip can be seen",
                 "look for a bucket that hangs, and for a short in the cable",
                 Health.STUCK,
+                [self._report(None)],
             )
         # A switch that flaps shows no tips: 0 mm would count as dry weather.
-        report = self._report(None if refused and not tips else tips)
-        return [report, *self._flaps(refused)]
+        is_missing = self._is_incomplete or (refused and not tips)
+        self._is_incomplete = False
+        return [self._report(None if is_missing else tips), *self._flaps(refused)]
 
     def _classify(self, batch: PulseBatch) -> tuple[int, int]:
         """Number of tips, and of refused closures."""

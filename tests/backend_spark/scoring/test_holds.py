@@ -193,6 +193,36 @@ def test_gauge_whose_readings_are_all_refused_holds_the_level() -> None:
     assert {rows[n].state for n in range(94, 150)} == {"held"}
 
 
+@pytest.mark.parametrize("is_stuck", [True, False])
+@pytest.mark.parametrize("steps", [5, 24])
+def test_gauge_that_was_stuck_holds_the_level_of_its_gap(
+    steps: int, is_stuck: bool
+) -> None:
+    """Its missing reports and the first one after them say that tips were missed.
+
+    Without them, as after an outage of the link, the total is that of all rain.
+    """
+    total_mm, rain = 0.0, []
+    for n in range(140):
+        is_missing = 60 <= n < 60 + steps
+        total_mm += 0.0 if is_stuck and is_missing else 6.0
+        o = Observation(T0 + n * STEP, "n1", "rain", "mm", 6.0, sum=total_mm, boot="b")
+        if is_stuck and is_missing | (n == 60 + steps):
+            rain.append(structs.replace(o, value=None, node_flag=int(Flag.MISSING)))
+        elif not is_missing:
+            rain.append(o)
+    rows = rows_of([*rain, *alive(0, 139)])
+    gap = [rows[n] for n in range(60, 60 + steps)]
+
+    assert {row.rain.is_known for row in gap} == {not is_stuck}
+    if is_stuck:
+        assert {row.level for row in gap} == {rows[59].level}
+        assert {row.state for row in gap[4:]} == {"held"}
+        assert rows[60 + steps].rain.is_known is False
+    else:
+        assert (rows[60 + steps].level or 0) == 4
+
+
 def test_rise_during_the_hold_is_held_too() -> None:
     """Other evidence that is live is judged; what is missing stays held below it."""
     creep = tilt(150, [0.3 * n / 6 for n in range(20)])

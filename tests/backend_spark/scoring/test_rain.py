@@ -4,13 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.scoring.observation import split_by_step, step_end_s, step_ends
+from backend_spark.scoring.observation import (
+    Observation,
+    split_by_step,
+    step_end_s,
+    step_ends,
+)
 from backend_spark.scoring.rain import (
     NO_DATA,
     PartRain,
     RainReading,
     StepRain,
     cell_rain,
+    rain_reading,
     read_gauge,
 )
 
@@ -147,6 +153,21 @@ def test_gauge_that_reads_too_low_leaves_its_steps_unknown() -> None:
         (0, False),
     ]
     assert cell_rain([clogged, good], [1200])[0].is_known
+
+
+@pytest.mark.parametrize("boot", ["", "other"])
+@pytest.mark.parametrize("gap_s", [1800, 6 * HOUR])
+def test_total_of_a_missing_report_is_a_lower_bound(gap_s: int, boot: str) -> None:
+    """Its rise is rain; the steps stay unknown, also that of the report."""
+    missing = Observation(
+        600 + gap_s, "n1", "rain", "mm", sum=109, boot=boot, node_flag=9, flag=9
+    )
+    gauge = read_gauge([RainReading(600, 100, 0), rain_reading(missing)])
+    ends_s = range(1200, 601 + gap_s, 600)
+    rain = cell_rain([gauge], list(ends_s))
+
+    assert sum(step.depth_mm for step in rain) == pytest.approx(9)
+    assert not any(step.is_known for step in rain)
 
 
 def test_decreased_counter_counts_its_own_increment() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent, decode_edge_events
+from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.rain_gauge_and_vibration import (
     KernelPulseSource,
     RainGauge,
@@ -103,13 +104,17 @@ def test_new_process_continues_after_the_stored_reading() -> None:
     line.edge(20, times=2)
     first.read(0.0)  # and the process is killed before this is stored
     line.edge(30, times=5)
+    line.is_kept = True
     second = gauge(line, stored)
     (reading,) = second.read(0.0)
     assert (reading.value, reading.sum) == (3.5, 5.0)
 
 
 def test_new_line_request_starts_at_its_own_first_edge() -> None:
-    """After a reboot the numbers restart; the mark of the old request is void."""
+    """After a reboot the numbers restart; the mark of the old request is void.
+
+    Tips before the new request were missed, so its first report is missing.
+    """
     old = FakeLine("a")
     first = gauge(old)
     old.edge(10, times=30)
@@ -117,7 +122,10 @@ def test_new_line_request_starts_at_its_own_first_edge() -> None:
     new = FakeLine("b")
     second = gauge(new, first.state())
     new.edge(5, times=2)
-    assert second.read(0.0)[0].sum == 16.0
+    (report,) = second.read(0.0)
+    assert (report.value, report.sum, report.extra) == (None, 16.0, {"qc": 9})
+    new.edge(15)
+    assert second.read(0.0)[0].value == 0.5
 
 
 @pytest.mark.parametrize("mark", ["", "line17-z 7", "line17-a x"])
@@ -162,6 +170,20 @@ def test_lost_edges_of_a_flapping_switch_are_not_rain() -> None:
         "rain/refused": 480,
         "rain/health": "flaps: more than 20 closures a minute",
     }
+
+
+def test_switch_that_is_stuck_across_a_restart_sends_missing_rain() -> None:
+    """The pin was kept: the first reading already shows that no closure came."""
+    line = FakeLine()
+    first = gauge(line)
+    line.edge(10)
+    line.active = True
+    first.read(0.0)
+    line.is_kept = True
+    second = gauge(line, first.state())
+    with pytest.raises(SensorRangeError, match="stays closed") as error:
+        second.read(0.0)
+    assert [(r.value, r.sum) for r in error.value.readings] == [(None, 0.5)]
 
 
 def test_removed_chip_is_a_sensor_error() -> None:

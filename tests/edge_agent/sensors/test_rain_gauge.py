@@ -1,6 +1,7 @@
 import pytest
 from slope_bench import START_S, downpour, opened, values
 
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.simulator.parts.base import Fault
 
@@ -45,4 +46,24 @@ def test_switch_that_stays_closed_is_an_error() -> None:
     with pytest.raises(SensorRangeError, match="rain stays closed: no tip can be seen"):
         sensors["rain"].read(0.0)
     board.clear_fault("rain")
-    assert values(sensors["rain"])["rain"] >= 0
+    assert values(sensors["rain"])["rain"] is None
+
+
+def test_rain_of_a_stuck_switch_and_of_the_first_report_after_it_is_missing() -> None:
+    """The total did not rise by all the rain, so its next rise must begin there."""
+    board, sensors = opened(TABLE, rain=downpour())
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
+    reports = []
+    for minute in range(0, 100, 10):
+        if minute == 40:
+            board.inject_fault("rain", Fault.SHORTED)
+        if minute == 70:
+            board.clear_fault("rain")
+        board.advance(START_S + 60 * minute)
+        found = reader.read(list(sensors.values()), 0.0, is_urgent=True)
+        reports += [r for r in found if r.name == "rain"]
+    missing = [n for n, r in enumerate(reports) if r.extra == {"qc": 9}]
+    assert missing == [5, 6, 7]
+    assert all(reports[n].value is None for n in missing)
+    totals_mm = [r.sum or 0.0 for r in reports]
+    assert reports[8].value == pytest.approx(totals_mm[8] - totals_mm[7])
