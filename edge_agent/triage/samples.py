@@ -2,7 +2,7 @@
 
 Rules measure durations, such as an hour of tilt. They run on seconds that never go
 back: within a run at the pace of the monotonic clock, between two runs by the wall
-clock.
+clock once it is set.
 """
 
 import math
@@ -177,8 +177,9 @@ class Timeline:
         if self._stored_wall_s is None:
             return max(self.now_s, instant.wall_s)
         away_s = instant.wall_s - self._stored_wall_s
-        was_set = instant.is_synchronised and not self._is_stored_right
-        if was_set or not 0 <= away_s <= MAX_GAP_S:
+        # A clock that is not set may be ahead; `_caught_up` adds the true time later.
+        is_right = instant.is_synchronised and self._is_stored_right
+        if not is_right or not 0 <= away_s <= MAX_GAP_S:
             away_s = 0.0
         return self._stored_at_s + away_s
 

@@ -70,9 +70,21 @@ def test_clock_that_is_set_after_a_restart_is_no_time(
     after.restore(json.loads(json.dumps(before.to_snapshot())))
     if starts_unset:
         after.advance(Instant(START_S + 60, 20.0, is_synchronised=False))
-    passed_s = 120.0 if starts_unset else 0.0
+    passed_s = 60.0 if starts_unset else 0.0
     after.advance(Instant(START_S + days * 86400.0 + passed_s, 80.0))
     assert after.now_s == START_S + passed_s
+
+
+@pytest.mark.parametrize("ahead_s", [120.0, 10 * 86400.0, -10 * 86400.0])
+def test_clock_that_is_not_set_after_a_restart_gives_no_time(ahead_s: float) -> None:
+    """It may be ahead by days, which would dry the soil; the true time follows."""
+    before, after = Timeline(), Timeline()
+    before.advance(Instant(START_S, 5000.0))
+    after.restore(json.loads(json.dumps(before.to_snapshot())))
+    after.advance(Instant(START_S + ahead_s, 20.0, is_synchronised=False))
+    assert after.now_s == START_S
+    after.advance(Instant(START_S + 180, 80.0))
+    assert after.now_s == START_S + 180
 
 
 def test_hold_of_a_repaired_wire_ignores_the_wall_clock() -> None:
