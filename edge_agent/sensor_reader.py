@@ -324,7 +324,7 @@ class SensorReader:
         """A reading of the sensor's health, if that changed."""
         health = self._health[name]
         before, health.error = health.error, error
-        if str(before) == str(error):
+        if (before and before.fault) == (error and error.fault):
             return []
         if error is None:
             log.info("sensor %s is OK again", name)

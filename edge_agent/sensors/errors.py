@@ -42,6 +42,8 @@ class SensorError(Exception):
         remedy: What a person on site can do.
         health: The category; by default that of the class.
         readings: What is sent nevertheless, such as that rain is missing.
+        answer: What a probe answered, to be shown after the reason; it may differ at
+            each reading of the same fault.
     """
 
     default_health: ClassVar[Health] = Health.NO_ANSWER
@@ -53,13 +55,20 @@ class SensorError(Exception):
         remedy: str,
         health: Health | None = None,
         readings: Sequence[Reading] = (),
+        *,
+        answer: str = "",
     ) -> None:
         self.sensor = sensor
         self.reason = reason
         self.remedy = remedy
         self.health = health or self.default_health
         self.readings = readings
-        super().__init__(f"sensor {sensor} {reason}; {remedy}")
+        super().__init__(f"sensor {sensor} {reason}{answer}; {remedy}")
+
+    @property
+    def fault(self) -> tuple[str, str, str]:
+        """What is equal at each reading of the same fault."""
+        return self.health, self.reason, self.remedy
 
 
 class SensorOpenError(SensorError, OSError):
@@ -70,6 +79,24 @@ class SensorOpenError(SensorError, OSError):
 
 class SensorBusError(SensorError, ConnectionError):
     """The sensor's chip does not answer, or is another chip."""
+
+
+MAX_ANSWER_CHARS = 60
+"""Shown part of an answer. Noise may be long, and some links are paid by the byte."""
+
+
+class DamagedAnswerError(ValueError):
+    """An answer on a serial line is not that of the probe.
+
+    Attributes:
+        problem: What is wrong with it.
+        shown: The answer as text, cut.
+    """
+
+    def __init__(self, problem: str, shown: str) -> None:
+        self.problem = problem
+        self.shown = shown[:MAX_ANSWER_CHARS]
+        super().__init__(problem + self.shown)
 
 
 class SensorRangeError(SensorError, ValueError):

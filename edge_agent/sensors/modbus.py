@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialSettings
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.errors import DamagedAnswerError, SensorBusError
 from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
@@ -51,7 +51,7 @@ BYTE_ORDERS = {
 """Positions of the bytes A B C D of a number, most significant first."""
 
 
-class ModbusAnswerError(ValueError):
+class ModbusAnswerError(DamagedAnswerError):
     """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
@@ -104,16 +104,20 @@ def decode(frame: bytes, sent: bytes) -> bytes:
         RefusedError: The probe answered with an exception.
     """
     if not is_complete(frame):
-        raise ModbusAnswerError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
+        raise ModbusAnswerError(
+            "answers only", f" {len(frame)} bytes: {frame.hex(' ')}"
+        )
     if modbus_crc(frame[:-2]) != frame[-2:]:
-        raise ModbusAnswerError(f"answers with a wrong CRC: {frame.hex(' ')}")
+        raise ModbusAnswerError("answers with a wrong CRC", f": {frame.hex(' ')}")
     if frame[0] != sent[0] or frame[1] & ~_EXCEPTION != sent[1]:
-        raise ModbusAnswerError(f"answers for another device: {frame.hex(' ')}")
+        raise ModbusAnswerError("answers for another device", f": {frame.hex(' ')}")
     if frame[1] & _EXCEPTION:
         raise ModbusExceptionError(frame[2])
     wanted = 2 * int.from_bytes(sent[4:6])
     if frame[2] != wanted:
-        raise ModbusAnswerError(f"answers {frame[2]} bytes of registers, not {wanted}")
+        raise ModbusAnswerError(
+            "answers", f" {frame[2]} bytes of registers, not {wanted}"
+        )
     return frame[3:-2]
 
 
@@ -226,17 +230,19 @@ class ModbusProbe(BaseSensor):
         return decode_number(data, self._settings.type, self._settings.order)
 
     def _request_registers(self) -> bytes:
-        reason = "does not answer"
+        reason, shown = "does not answer", ""
         is_slow = self._settings.timeout_s > _LONG_TIMEOUT_S
         for _ in range(_FEW_ATTEMPTS if is_slow else _ATTEMPTS):
             answer = self._exchange()
             try:
                 return decode(answer, self._request)
             except ModbusAnswerError as error:
-                reason = str(error) if answer else "does not answer"
+                reason, shown = "does not answer", ""
+                if answer:
+                    reason, shown = error.problem, error.shown
             except ModbusExceptionError as error:
                 raise self._wrong(str(error), "check function and register") from error
-        raise self._wrong(reason, _REMEDY)
+        raise self._wrong(reason, _REMEDY, shown)
 
     def _exchange(self) -> bytes:
         with (
@@ -248,5 +254,7 @@ class ModbusProbe(BaseSensor):
                 self._request, is_complete, self._settings.timeout_s
             )
 
-    def _wrong(self, reason: str, remedy: str) -> SensorBusError:
-        return SensorBusError(self.name, f"{self._place} {reason}", remedy)
+    def _wrong(self, reason: str, remedy: str, answer: str = "") -> SensorBusError:
+        return SensorBusError(
+            self.name, f"{self._place} {reason}", remedy, answer=answer
+        )

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialLine, SerialSettings
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.errors import DamagedAnswerError, SensorBusError
 from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
@@ -26,7 +26,7 @@ _END = b"\r\n"
 _CRC_CHARACTERS = 3
 
 
-class Sdi12AnswerError(ValueError):
+class Sdi12AnswerError(DamagedAnswerError):
     """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
@@ -80,9 +80,9 @@ def decode_body(answer: bytes, command: bytes) -> str:
     line = answer.removeprefix(command)
     text = line.decode("latin-1")
     if not is_complete(line) or not text.isascii():
-        raise Sdi12AnswerError(f"answers no whole line: {answer!r}")
+        raise Sdi12AnswerError("answers no whole line", f": {answer!r}")
     if text[0] != chr(command[0]):
-        raise Sdi12AnswerError(f"answers for another device: {answer!r}")
+        raise Sdi12AnswerError("answers for another device", f": {answer!r}")
     return text[1 : -len(_END)]
 
 
@@ -94,7 +94,7 @@ def decode_announcement(answer: bytes, command: bytes) -> Announcement:
     """
     found = _ACKNOWLEDGED.fullmatch(decode_body(answer, command))
     if found is None:
-        raise Sdi12AnswerError(f"must announce seconds and a count, got {answer!r}")
+        raise Sdi12AnswerError("must announce seconds and a count", f", got {answer!r}")
     return Announcement(float(found["seconds"]), int(found["count"]))
 
 
@@ -108,9 +108,9 @@ def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
     if with_crc:
         body, crc = body[:-_CRC_CHARACTERS], body[-_CRC_CHARACTERS:]
         if crc != sdi12_crc(chr(command[0]) + body):
-            raise Sdi12AnswerError(f"answers with a wrong CRC: {answer!r}")
+            raise Sdi12AnswerError("answers with a wrong CRC", f": {answer!r}")
     if not _VALUES.fullmatch(body):
-        raise Sdi12AnswerError(f"must answer signed numbers, got {answer!r}")
+        raise Sdi12AnswerError("must answer signed numbers", f", got {answer!r}")
     return [float(value) for value in _VALUE.findall(body)]
 
 
@@ -276,14 +276,18 @@ class Sdi12Probe(BaseSensor):
         )
 
     def _query(self, command: bytes, parse: Callable[[bytes], T]) -> T:
-        reason = "does not answer"
+        reason, shown = "does not answer", ""
         for _ in range(_ATTEMPTS):
             answer = self._line.query(command, is_complete, _ANSWER_S)
             try:
                 return parse(answer)
             except Sdi12AnswerError as error:
-                reason = str(error) if answer else "does not answer"
-        raise self._wrong(reason, _REMEDY)
+                reason, shown = "does not answer", ""
+                if answer:
+                    reason, shown = error.problem, error.shown
+        raise self._wrong(reason, _REMEDY, shown)
 
-    def _wrong(self, reason: str, remedy: str) -> SensorBusError:
-        return SensorBusError(self.name, f"{self._place} {reason}", remedy)
+    def _wrong(self, reason: str, remedy: str, answer: str = "") -> SensorBusError:
+        return SensorBusError(
+            self.name, f"{self._place} {reason}", remedy, answer=answer
+        )

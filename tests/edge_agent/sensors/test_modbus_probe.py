@@ -1,5 +1,8 @@
+import random
+
 import pytest
 
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
@@ -38,6 +41,17 @@ def test_number_is_read_back(kind: str, order: str) -> None:
     _, _, sensor = make_sensor(type=kind, order=order, function=4)
     (reading,) = sensor.read(0.0)
     assert (reading.name, reading.unit, reading.value) == ("soil", "/", 0.312)
+
+
+def test_noise_on_the_line_is_one_short_report() -> None:
+    """It differs at each attempt, which is no change of the sensor's health."""
+    buses, noise = SimulatedBuses(), random.Random(1)
+    buses.attach_serial(PORT, lambda _: noise.randbytes(512))
+    sensor = ModbusProbe(make_settings(), Hardware(None, lambda _: None, buses=buses))
+    reader = SensorReader([sensor], lambda: 0.0)
+    reports = [r for _ in range(5) for r in reader.read([sensor], 0.0, is_urgent=True)]
+    (health,) = reports
+    assert len(str(health.value)) < 250
 
 
 def test_lost_and_damaged_answers_are_retried() -> None:

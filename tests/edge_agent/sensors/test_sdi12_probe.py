@@ -1,9 +1,11 @@
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_sdi12_address
@@ -44,6 +46,18 @@ def test_later_values_come_from_later_pages() -> None:
     keys = {"command": 1, "value": 9, "scale": 1.0, "unit": "Cel"}
     _, sensor = make_sensor(**keys)
     assert sensor.read(0.0)[0].value == 8.12345
+
+
+def test_noise_on_the_line_is_one_short_report() -> None:
+    """It differs at each attempt, which is no change of the sensor's health."""
+    buses, noise = SimulatedBuses(), random.Random(1)
+    buses.attach_serial(PORT, lambda _: noise.randbytes(512))
+    settings = Sdi12Settings(**TENSION)  # type: ignore[arg-type]
+    sensor = Sdi12Probe(settings, Hardware(None, lambda _: None, buses=buses))
+    reader = SensorReader([sensor], lambda: 0.0)
+    reports = [r for _ in range(5) for r in reader.read([sensor], 0.0, is_urgent=True)]
+    (health,) = reports
+    assert len(str(health.value)) < 250
 
 
 def test_lost_and_damaged_answers_are_retried() -> None:
