@@ -2,14 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_agent.clock import Clock
 from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
-from edge_agent.sensor_reader import SensorReader
+from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Sensor
+from edge_agent.sensors.errors import Health
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
 from slope_science.findings import LOWEST
@@ -51,6 +52,11 @@ def make_draft(pack: Pack, cell: Cell) -> MessageDraft:
         )
 
     return MessageDraft(pack.priority, topic, payload)
+
+
+def _health_key(sensor: str) -> str:
+    """Key of a sensor's last reported health."""
+    return f"sensor.{sensor}.health"
 
 
 def _ignore(_assessment: TriageResult, _readings: Sequence[Reading]) -> None:
@@ -135,7 +141,14 @@ class Sampler:
         self.health_readings = health_readings
         self._sent = SentReadings(self._sensors)
         self._diagnostics: dict[str, str] = {}
-        self._reader = SensorReader(self._sensors, identity.clock.mono_s)
+        states = {s.name: queue.get_state(_health_key(s.name)) for s in self._sensors}
+        self._reader = SensorReader(
+            self._sensors,
+            identity.clock.mono_s,
+            had_failed={
+                n for n, state in states.items() if state not in {None, Health.OK}
+            },
+        )
         # A tilt reading takes seconds, and a worn card minutes to write. A cut wire and
         # the siren must wait for neither, so triage has a lock of its own. A thread
         # that holds both locks took `_storing` first.
@@ -144,7 +157,7 @@ class Sampler:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Errors of sensors by name."""
+        """What is wrong with sensors, by name."""
         return self._reader.problems
 
     @property
@@ -171,10 +184,11 @@ class Sampler:
             assessment = self._triage.assess(readings, moment.instant)
             # Under the lock: an earlier level must not replace a later one.
             self.on_assessed(assessment, readings)
+            healths = self._healths(readings)
             readings = self._sent.convert([*readings, *self._changed_diagnostics()])
         with self._storing:
             readings += self.health_readings(assessment.priority)
-            self._put(readings, assessment, moment, chosen)
+            self._put(readings, assessment, moment, chosen, healths)
         self.on_put()
 
     def resume_level(self) -> None:
@@ -239,6 +253,15 @@ class Sampler:
             log.warning("sensor %s: %s", sensor, note or "its rules can be used again")
         return [Reading(f"{n}/rule", None, note or "ok") for n, note in changed.items()]
 
+    def _healths(self, readings: Sequence[Reading]) -> dict[str, str]:
+        """The reported healths to store: a restart must report a repair."""
+        names = {health_name(each.name): each.name for each in self._sensors}
+        return {
+            _health_key(names[r.name]): str(r.value)
+            for r in readings
+            if r.name in names
+        }
+
     def _triage_state(self) -> dict[str, str]:
         """The newest state of triage, to be stored under `_storing`.
 
@@ -253,6 +276,7 @@ class Sampler:
         assessment: TriageResult,
         moment: _Moment,
         sampled: Sequence[Sensor],
+        state: Mapping[str, str] = {},
     ) -> None:
         pack = Pack(
             id=MessageId(self._site.node, "-", 0),
@@ -267,7 +291,7 @@ class Sampler:
                 for reason in assessment.reasons
             ],
         )
-        state = self._triage_state()
+        state = {**self._triage_state(), **state}
         for sensor in sampled:
             state.update(sensor.state())
         try:

@@ -13,7 +13,7 @@ Source: QARTOD flags as in ioos_qc (gross range, rate of change, flat line).
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_agent.sensors.base import Sensor
@@ -134,17 +134,38 @@ FAILURES_BEFORE_BACKOFF = 3
 MIN_BACKOFF_S = 30.0
 MAX_BACKOFF_S = 600.0
 
+DOUBTFUL_S = 3600.0
+"""Time for which the readings of a sensor have flags, after which it is a problem."""
+
 
 @dataclass
 class _Health:
-    """Errors and back-off of one sensor."""
+    """Errors and back-off of one sensor.
+
+    `note` is the health that its driver reports beside readings, if that is not OK.
+    """
 
     error: SensorError | None = None
+    had_failed: bool = False
+    note: str = ""
+    doubtful_since_s: float | None = None
+    is_doubtful: bool = False
     failures: int = 0
     backoff_s: float = MIN_BACKOFF_S
     retry_at_s: float = 0.0
     busy: threading.Lock = field(default_factory=threading.Lock)
     is_hanging: bool = False
+
+
+def _problem(name: str, health: _Health) -> str:
+    """What is wrong with a sensor; empty if it works."""
+    if health.error is not None:
+        return str(health.error)
+    if health.note:
+        return f"sensor {name} {health.note}"
+    if health.is_doubtful:
+        return f"sensor {name} gives {Health.DOUBTFUL} readings for an hour; check it"
+    return ""
 
 
 def _queue_name(sensor: Sensor) -> str:
@@ -185,6 +206,7 @@ class SensorReader:
         sensors: All sensors of the node.
         mono_s: Monotonic seconds.
         policy: Deadline, back-off and limits; None for the defaults.
+        had_failed: Sensors whose last report before a restart was not OK: this one is.
     """
 
     def __init__(
@@ -192,13 +214,17 @@ class SensorReader:
         sensors: Sequence[Sensor],
         mono_s: Callable[[], float],
         policy: ReadPolicy | None = None,
+        had_failed: Collection[str] = (),
     ) -> None:
         self._mono_s = mono_s
         self._manner = policy or ReadPolicy()
         self._deciding = threading.Lock()
         self._read_s: dict[str, float] = {}
         self._health = {
-            sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
+            sensor.name: _Health(
+                had_failed=sensor.name in had_failed,
+                backoff_s=self._manner.min_backoff_s,
+            )
             for sensor in sensors
         }
         self._quality = {
@@ -248,8 +274,12 @@ class SensorReader:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Error of each failed sensor by name, as text."""
-        return {name: str(error) for name, error in self.errors.items()}
+        """What is wrong with each sensor, by name; only of those that do not work.
+
+        Also of one whose readings are doubtful or failed for `DOUBTFUL_S`.
+        """
+        texts = {n: _problem(n, health) for n, health in self._health.items()}
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def errors(self) -> dict[str, SensorError]:
@@ -281,7 +311,7 @@ class SensorReader:
                 else:
                     read_s = self._read_s[_queue_name(sensor)]
                     flagged = self._quality[sensor.name].flag(readings, read_s)
-                    results[sensor.name] = flagged + self._succeeded(sensor.name)
+                    results[sensor.name] = self._succeeded(sensor.name, flagged)
 
     def _read_with_retry(self, sensor: Sensor, now_s: float) -> list[Reading]:
         """Read; once more when a transfer failed, as happens on a long bus."""
@@ -314,11 +344,36 @@ class SensorReader:
             health.retry_at_s = now_s + health.backoff_s
             health.backoff_s = min(2 * health.backoff_s, MAX_BACKOFF_S)
 
-    def _succeeded(self, name: str) -> list[Reading]:
+    def _succeeded(self, name: str, readings: list[Reading]) -> list[Reading]:
+        """The readings of a sensor, with its health if that changed."""
         health = self._health[name]
         health.failures, health.retry_at_s = 0, 0.0
         health.backoff_s = self._manner.min_backoff_s
-        return self._health_change(name, None)
+        had_failed, health.had_failed = health.had_failed, False
+        reports = self._health_change(name, None)
+        own = [str(r.value) for r in readings if r.name == health_name(name)]
+        if own:
+            health.note = "" if own[-1] == Health.OK else own[-1]
+            level = logging.WARNING if health.note else logging.INFO
+            log.log(level, "sensor %s: %s", name, own[-1])
+        elif had_failed and not reports:
+            reports = [Reading(health_name(name), None, Health.OK.value)]
+        self._watch_flags(name, readings)
+        return readings + reports
+
+    def _watch_flags(self, name: str, readings: Sequence[Reading]) -> None:
+        """Note since when a sensor's readings have flags."""
+        health, now_s = self._health[name], self._mono_s()
+        if not any(reading.extra.get(FLAG_LABEL) for reading in readings):
+            if health.is_doubtful:
+                log.info("readings of sensor %s are good again", name)
+            health.doubtful_since_s, health.is_doubtful = None, False
+            return
+        if health.doubtful_since_s is None:
+            health.doubtful_since_s = now_s
+        if not health.is_doubtful and now_s - health.doubtful_since_s >= DOUBTFUL_S:
+            health.is_doubtful = True
+            log.warning("%s", _problem(name, health))
 
     def _health_change(self, name: str, error: SensorError | None) -> list[Reading]:
         """A reading of the sensor's health, if that changed."""

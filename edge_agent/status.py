@@ -48,7 +48,7 @@ class NodeStatus:
         oldest_s: Age of the oldest one; None when there is none.
         dropped: Messages dropped so far, by priority.
         sensors: Number of sensors.
-        problems: Errors of sensors by name.
+        problems: What is wrong with sensors, by name.
         silent: Loops without a heartbeat for too long.
         mistakes: Mistakes in the settings, in safe mode.
         alarms: State of the alarm outputs: on, off, or why they cannot be switched.
@@ -93,7 +93,7 @@ class StatusInputs:
         now_s: Monotonic time, on the uplink's clock.
         stats: Counters of the queue.
         oldest_s: Age of its oldest message.
-        problems: Errors of sensors by name.
+        problems: What is wrong with sensors, by name.
         sensors: Number of sensors.
         mistakes: Mistakes in the settings, in safe mode.
         alarms: State of the alarm outputs.

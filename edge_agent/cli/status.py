@@ -26,7 +26,7 @@ def status_command(folder: Path, as_json: bool) -> None:
     """Print the state of the running agent: link, queue and sensors.
 
     Exits with 0 when a gateway accepts messages, none of another node is in the queue,
-    every sensor can be read, every loop is alive, the disk can be written and no
+    every sensor works, every loop is alive, the disk can be written and no
     setting is wrong; else with 1.
     """
     try:

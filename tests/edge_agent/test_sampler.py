@@ -16,6 +16,7 @@ from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
+from edge_agent.sensors.errors import SensorBusError, SensorError
 from edge_agent.status import HealthReporter, HealthSnapshot
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
@@ -79,13 +80,16 @@ class FakeSensor:
     quantity, unit, claims = "tilt", "deg", ()
     range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
     line, is_noisy = None, False
+    error: SensorError | None = None
 
     def __init__(self, readings: list[Reading], name: str = TILT.name) -> None:
         self.name = name
         self.readings = readings
 
     def read(self, now_s: float) -> list[Reading]:
-        """The given readings."""
+        """The given readings, unless there is an error."""
+        if self.error is not None:
+            raise self.error
         return self.readings
 
     def state(self) -> dict[str, str]:
@@ -184,6 +188,28 @@ def test_unusable_rule_is_reported_once(tmp_path: Path) -> None:
     queue.close()
     note = "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
     assert [reading.value for reading in notes] == [note]
+
+
+def test_sensor_that_was_repaired_before_a_restart_is_reported_once(
+    tmp_path: Path,
+) -> None:
+    """The office would see "no answer" for ever; one that worked sends nothing."""
+
+    def health_of(sensor: FakeSensor, rounds: int = 1) -> list[object]:
+        sampler, queue = make_sampler(tmp_path / "q.db", [sensor])
+        packs(queue)  # those sent before
+        for _ in range(rounds):
+            sampler.sample()
+        sent = [r for pack in packs(queue) for r in pack.readings]
+        queue.close()
+        return [r.value for r in sent if r.name == f"{TILT.name}/health"]
+
+    dead = FakeSensor([])
+    dead.error = SensorBusError(TILT.name, "is gone", "look for it")
+    assert health_of(FakeSensor(tilt(1.0))) == []
+    assert health_of(dead) == ["no answer: sensor tilt is gone; look for it"]
+    assert health_of(FakeSensor(tilt(1.0)), rounds=2) == ["ok"]
+    assert health_of(FakeSensor(tilt(1.0))) == []
 
 
 def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:

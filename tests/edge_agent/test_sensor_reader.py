@@ -1,6 +1,7 @@
 """`SensorReader`: sensors are read concurrently, and none blocks another."""
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -319,3 +320,51 @@ def test_suspect_readings_are_flagged_and_kept(value: float) -> None:
     sensor.on_read = lambda: [Reading("a", "deg", 3.0)]
 
     assert harness.read()[0].extra == {"qc": 3}
+
+
+def test_health_that_a_driver_reports_is_a_problem(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gauge that flaps gives readings, and is not well; the journal has it once."""
+    caplog.set_level(logging.INFO)
+    sensor = healthy("rain")
+    harness = ReaderHarness(sensor)
+    reading = Reading("rain", "mm", 0.0)
+    for health in ("flaps: more than 20 closures a minute", None):
+        sensor.on_read = lambda text=health: [
+            reading, *([Reading("rain/health", None, text)] if text else ())
+        ]  # fmt: skip
+        harness.read()
+        assert harness.reader.problems == {
+            "rain": "sensor rain flaps: more than 20 closures a minute"
+        }
+    sensor.on_read = lambda: [reading, Reading("rain/health", None, "ok")]
+    harness.read()
+    assert harness.reader.problems == {}
+    assert harness.reader.errors == {}
+    assert caplog.messages == [
+        "sensor rain: flaps: more than 20 closures a minute",
+        "sensor rain: ok",
+    ]
+
+
+def test_readings_with_a_flag_for_an_hour_are_a_problem(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As of a frozen tilt meter; not a single jump."""
+    caplog.set_level(logging.INFO)
+    sensor = healthy("a", 95.0)
+    harness = ReaderHarness(sensor)
+    for harness.now_s in (0.0, 1800.0, 3599.0):
+        harness.read()
+        assert harness.reader.problems == {}
+    for harness.now_s in (3600.0, 7200.0):
+        harness.read()
+        assert list(harness.reader.problems) == ["a"]
+    sensor.on_read = lambda: [Reading("a", "deg", 1.0)]
+    harness.read()
+    assert harness.reader.problems == {}
+    assert caplog.messages == [
+        "sensor a gives doubtful readings for an hour; check it",
+        "readings of sensor a are good again",
+    ]
