@@ -316,9 +316,14 @@ class PublicationBuilder:
         # Large messages that were sent in part, and the encoded fragments that are left
         # to be sent; the most urgent message last.
         self._large: list[tuple[QueuedMessage, list[bytes]]] = []
+        # Routine ones that a break has ended, still leased, and the bytes of others of
+        # each priority since then.
+        self._interrupted: list[QueuedMessage] = []
+        self._passed_bytes: dict[int, int] = {}
 
     def next_priority(self, now_s: float, lowest: int) -> int | None:
         """Priority of the next publication; see `PriorityScheduler.next_priority`."""
+        self._resume_interrupted()
         waiting = self._scheduler.next_priority(now_s, lowest)
         if not self._large:
             return waiting
@@ -337,6 +342,8 @@ class PublicationBuilder:
             return None
         load = self._build(batch)
         self._scheduler.charge(priority, load.packet_bytes)
+        passed_bytes = self._passed_bytes.get(priority, 0) + load.packet_bytes
+        self._passed_bytes[priority] = passed_bytes
         return load
 
     def build_burst(
@@ -388,9 +395,29 @@ class PublicationBuilder:
         self.release_large()
 
     def release_large(self) -> None:
-        """Release large messages that were sent in part; they start again."""
-        self._queue.release([message.seq for message, _ in self._large])
+        """Release large messages that were sent in part; they start again.
+
+        A routine one lets others of its priority go first, as many bytes as it has: on
+        a link that breaks every few kilobytes it would keep them back for ever.
+        """
+        large = [message for message, _ in self._large]
+        urgent = [m.seq for m in large if LADDER.is_urgent(m.priority)]
+        self._queue.release(urgent)
+        self._interrupted += [m for m in large if m.seq not in urgent]
         self._large.clear()
+        self._passed_bytes.clear()
+
+    def _resume_interrupted(self) -> None:
+        """Release interrupted messages when no others wait, or enough have passed."""
+        if not self._interrupted:
+            return
+        waiting = self._queue.waiting_priorities()
+        for message in list(self._interrupted):
+            priority, size_bytes = message.priority, len(message.payload)
+            passed_bytes = self._passed_bytes.get(priority, 0)
+            if priority not in waiting or passed_bytes >= size_bytes:
+                self._interrupted.remove(message)
+                self._queue.release([message.seq])
 
     def _lease(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False

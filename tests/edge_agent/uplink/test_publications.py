@@ -45,6 +45,10 @@ class BuilderHarness:
         priority = self.builder.next_priority(0.0, 1)
         return None if priority is None else self.builder.build_next(priority)
 
+    def build_next_content(self) -> str | None:
+        built = self.build()
+        return built and built.publication.content
+
     def build_all(self) -> list[OutgoingPublication]:
         return list(iter(self.build, None))
 
@@ -238,6 +242,33 @@ def test_large_message_restarts_on_another_link() -> None:
 
     assert first is not None
     assert Fragment.decode(first.publication.payload).number == 0
+
+
+def test_messages_pass_a_large_one_that_the_link_has_interrupted() -> None:
+    """A link that breaks every few kilobytes brought none of its priority."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(3, random.Random(1).randbytes(20_000))
+    for seed in range(3):
+        harness.put(3, random.Random(seed).randbytes(1000))
+    assert harness.build_next_content() == FRAGMENT_CONTENT
+    harness.builder.release_large()
+    contents = [harness.build_next_content() for _ in range(4)]
+
+    assert contents == [None, None, None, FRAGMENT_CONTENT]
+
+
+def test_interrupted_message_goes_on_under_constant_load() -> None:
+    """Others pass it with as many bytes as it has, then it is the oldest."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(3, random.Random(1).randbytes(20_000))
+    for seed in range(100):
+        harness.put(3, random.Random(seed).randbytes(1000))
+    assert harness.build_next_content() == FRAGMENT_CONTENT
+    harness.builder.release_large()
+    contents = [harness.build_next_content() for _ in range(50)]
+
+    assert contents.index(FRAGMENT_CONTENT) in range(15, 21)
+    assert contents.count(FRAGMENT_CONTENT) == 17
 
 
 def test_large_message_is_not_fragmented_for_a_plain_broker() -> None:
