@@ -13,7 +13,7 @@ from slope_bench import START_S, opened, quiet
 
 from edge_agent.cli import cli
 from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
-from edge_agent.sensors.errors import SensorError
+from edge_agent.sensors.errors import MAX_ANSWER_CHARS, SensorError
 from edge_agent.sensors.registry import SENSOR_KINDS, open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts import PARTS
@@ -135,12 +135,14 @@ def test_kind_survives_every_fault_of_its_part(kind: str, fault: Fault) -> None:
 
 
 def read_or_describe(sensor: Sensor, now_s: float) -> object:
-    """The readings, or whether the error consists of reason and remedy."""
+    """The readings, or whether the error is its reason, an answer and the remedy."""
     try:
         return sensor.read(now_s)
     except SensorError as error:
-        message = str(error).removeprefix(f"sensor {sensor.name} ")
-        return message == f"{error.reason}; {error.remedy}" and error.remedy
+        begin, end = f"sensor {sensor.name} {error.reason}", f"; {error.remedy}"
+        answer = str(error).removeprefix(begin).removesuffix(end)
+        assert str(error) == begin + answer + end
+        return len(answer) <= MAX_ANSWER_CHARS and error.remedy
 
 
 def read_twice(sensor: Sensor, now_s: float) -> list[Reading]:
