@@ -359,9 +359,9 @@ class RainRule:
             return
         depth_mm, is_unsure = self._depth(sample)
         self._failed_mm = None
-        if sample.is_failed and not depth_mm:
+        if sample.is_missing and not depth_mm:
             return  # a gauge that saw no tips is as one without readings, not dry
-        if sample.is_failed:
+        if sample.is_failed and not sample.is_missing:
             self._failed_mm, depth_mm = depth_mm, 0.0
         is_doubtful = bool(depth_mm) and (sample.is_suspect or is_unsure)
         report = RainReport(sample.at_s, depth_mm, is_doubtful)

@@ -83,6 +83,7 @@ class SensorSample:
         is_suspect: Whether any of its values is suspect, except an axis of tilt.
         suspect_axes: Suspect axes of tilt.
         is_failed: Whether the sensor's own value failed or is missing.
+        is_missing: Whether it is missing; a sum is right nevertheless.
     """
 
     at_s: float
@@ -93,6 +94,7 @@ class SensorSample:
     is_suspect: bool = False
     is_failed: bool = False
     suspect_axes: set[str] = field(default_factory=set)
+    is_missing: bool = False
 
     def is_value_doubtful(self, value: float, before: float | None) -> bool:
         """Whether a value of the sensor is doubtful.

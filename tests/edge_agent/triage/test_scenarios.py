@@ -131,6 +131,15 @@ def test_missing_rain_is_no_dry_weather() -> None:
         triage.assess([missing], START_S + minute * 60)
     assert triage.soil_water_mm()["rain"] == wet_mm
     assert triage.diagnostics() == {}
+    # The rise of its total is rain; more was missed.
+    before = Triage([RAIN])
+    before.restore(triage.snapshot())
+    before.assess([rain(0.0, total_mm)], START_S + 350 * 60)
+    missing = flagged(Reading("rain", "mm", None, total_mm + 6.0), 9)
+    triage.assess([missing], START_S + 350 * 60)
+    found, dry = (each.soil_water_mm()["rain"] for each in (triage, before))
+    assert found > dry + 5.0
+    assert triage.diagnostics() == {}
 
 
 def test_stuck_values_raise_no_level() -> None:
