@@ -8,7 +8,13 @@ from backend_spark.console.audit_log import JournalEntry
 from backend_spark.console.events import Event, begin_s
 from backend_spark.console.notifications.channels import Message
 from backend_spark.console.report import when
-from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
+from backend_spark.i18n import (
+    CAUSES,
+    HANDOVER_WORDS,
+    reasons_of,
+    render_both,
+    render_japanese,
+)
 from slope_science.findings import Cause, observed_causes
 from slope_science.reason_text import render_english
 
@@ -116,7 +122,7 @@ class MessageTexts:
         if self.escalated:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
         if not lost and all(rise.event.over_s is not None for rise in rises):
-            marks.append(self._say("【終息】", "[OVER]"))
+            marks.append(self._end_mark(rises))
         if not lost and all(rise.measured_s for rise in rises):
             marks.append(self._say("【遅れて受信】", "[RECEIVED LATE]"))
         if lost and (not rises or _urgency(rises[0]) > (False, -max(lost))):
@@ -126,6 +132,12 @@ class MessageTexts:
         words = " ".join(filter(None, (self.town, first, others)))
         # A name with a line break must not end the header of a mail.
         return " ".join(("".join(marks) + words).split())
+
+    def _end_mark(self, rises: Sequence[Rise]) -> str:
+        """Mark of events that have all ended; calm only if all were judged calm."""
+        if all(rise.event.cell for rise in rises):
+            return self._say("【終息】", "[OVER]")
+        return self._say("【終了】", "[ENDED]")
 
     def _lost(self, level: int) -> str:
         """Level of an event of which nothing else is known."""
@@ -165,8 +177,11 @@ class MessageTexts:
         """That an event has ended, in a message that was delivered late."""
         if event.over_s is None:
             return []
-        at = when(event.over_s)
-        return [self._say(f"{at} に終息", f"over since {at} JST")]
+        at = self._say(when(event.over_s), f"{when(event.over_s)} JST")
+        if event.cell is None:
+            # Nothing judges that a slope outside all cells is calm.
+            return [HANDOVER_WORDS[self.language]["quiet"].format(at)]
+        return [self._say(f"{at} に終息", f"over since {at}")]
 
     def _level_text(self, rise: Rise) -> str:
         """Level and what was measured: a wire is not the criterion of rain."""

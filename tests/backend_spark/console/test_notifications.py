@@ -697,6 +697,26 @@ def test_text_is_within_the_limit_of_a_service(
     check_short(body["params"]["message"], most)
 
 
+def test_address_with_overflow_split_gets_all_in_several_messages(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each within the limit of the service, and no reason is left out."""
+    monkeypatch.setattr(EAGLE, 160)
+    hook.answer = b'{"result": {"message_id": "1", "status": "ok"}}'
+    eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567?overflow=split"
+    console = make_console(rule(eagle, 'language = "en"'))
+    rise_on_many_with_reasons(console, 2, 200)
+    console.step()
+    sent = [body["params"]["message"] for body in hook.bodies()]
+    whole = "".join(sent)
+
+    assert set(console.states()) == {"delivered"}
+    assert max(map(len, sent)) <= 160
+    assert whole.count("x") >= 2 * 3 * 200
+    assert "cell 0001  Equivalent to level 4" in whole
+    assert "no official warning." in whole
+
+
 def test_text_for_twilio_is_as_long_as_it_accepts(
     make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -729,6 +749,48 @@ def test_title_says_that_all_events_are_over(
 
     assert body["title"].startswith("[OVER]")
     assert "over since 2026-10-26 17:40 JST" in body["text"]
+
+
+ENDS = {
+    "ja": (
+        "【終了】",
+        "2026-10-26 22:40 に終了（緊急通報が6時間ない。危険が去ったとは限りません）",
+        "2026-10-26 17:40 に終息",
+    ),
+    "en": (
+        "[ENDED]",
+        (
+            "ended at 2026-10-26 22:40 JST (no message for 6 hours; "
+            "this is no sign of safety)"
+        ),
+        "over since 2026-10-26 17:40 JST",
+    ),
+}
+
+
+@pytest.mark.parametrize("language", ENDS)
+def test_silence_of_a_node_outside_all_cells_is_not_called_calm(
+    make_console: MakeConsole, hook: Receiver, language: str
+) -> None:
+    """Its event ends without a message; that of a cell beside it is judged calm."""
+    mark, silence, calm = ENDS[language]
+    hook.status = 503
+    console = make_console(rule(hook.url, f'language = "{language}"'))
+    message = replace(sign(5, NOW_S, "node:otani-9"), node="otani-9", key="b/1")
+    console.services.events.add(message, NOW_S)
+    judged = console.rise(4)
+    console.step()
+    (silent,) = console.services.events.select(EventFilter(text="otani-9"))
+    console.end(silent.number, NOW_S + 6 * 3600)
+    console.end(judged, NOW_S + 3600)
+    hook.status = 200
+    console.step(7 * 3600)
+    body = hook.bodies()[-1]
+    first, second = body["text"].split("\n\n")[:2]
+
+    assert body["title"].startswith(mark)
+    assert first.splitlines()[1] == silence
+    assert second.splitlines()[1] == calm
 
 
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
