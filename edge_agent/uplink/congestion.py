@@ -8,7 +8,9 @@ is as small as it can be while the link stays busy:
   becomes rate x least round-trip time, plus a segment or what the link carries in
   `TARGET_DELAY_S`.
 * Rate (`RateMeter`): bytes acknowledged per second while a queue waits at the link.
-  A remembered rate is used at first, but permits no delay until it is measured. A
+  A remembered rate is used at first, but permits no delay until it is measured. While
+  it is unknown, a round trip that fills the window either lets it grow or leads to a
+  measurement: by a queue that lasts, or by a probe if the queue empties each time. A
   publication that is alone in flight does not measure it: routers, cellular schedulers
   and policers let a burst pass at line speed before they delay.
 * Burst credit (`BurstMeter`): what the link has passed without delay beyond its rate.
@@ -82,6 +84,10 @@ PERSISTENT_ROUNDS = 4
 """Seconds and round trips after which a delay that persists at the smallest window is
 not taken for a queue any more: the least round-trip time has increased."""
 
+DELAYED_ROUNDS = 3
+"""Round trips in succession with a delay and without growth, on a link of unknown rate,
+after which the rate is probed."""
+
 START_FRAMES = 2
 """First window on a link of unknown rate."""
 
@@ -114,6 +120,8 @@ class CongestionWindow:
         self._last_ack_s = 0.0
         self._round_start_s: float | None = None
         self._is_round_limited = False
+        self._is_round_delayed = False
+        self._delayed_rounds = 0
         self._is_growing = False
         self._queued_since_s: float | None = None
         self._queued_s = 0.0
@@ -182,6 +190,7 @@ class CongestionWindow:
             self._meter.restart(None)
             if now_s - self._last_ack_s > IDLE_S:
                 self._burst.forget_run()
+                self._delayed_rounds = 0
         self._unit_bytes = max(FRAME_BYTES, size_bytes, self._unit_bytes * 0.98)
         self.bytes_in_flight += size_bytes
         self._train_bytes += size_bytes
@@ -260,7 +269,9 @@ class CongestionWindow:
             self._is_guessed = False
             self._meter.forget_samples()
         if self._meter.rate is not None:
-            self._window_bytes = self._target_bytes()
+            # A burst makes the first estimate too high: a queue corrects it on the way.
+            most_bytes = self._grown_bytes() if known is None else math.inf
+            self._window_bytes = min(self._target_bytes(), most_bytes)
         self._queued_alone, self._queued_since_s = 0, None
         self._is_probing = False
 
@@ -272,6 +283,7 @@ class CongestionWindow:
             self._queued_alone = self._queued_alone + 1 if is_queued else 0
         if excess > HIGH_DELAY:
             self._queued_s = now_s
+            self._is_round_delayed = True
             self._shrink(sample, excess, now_s)
         elif self._meter.rate is not None or now_s - self._queued_s > SAME_TIME_S:
             # Of acknowledgements that arrive together, the last have waited least. They
@@ -306,15 +318,34 @@ class CongestionWindow:
         if not is_low:
             self._is_growing = False
         elif self._is_round_limited:
-            step = max(self._unit_bytes, self._window_bytes * GROWTH)
-            grown = min(self._window_bytes + step, self._growth_limit_bytes(now_s))
+            grown = min(self._grown_bytes(), self._growth_limit_bytes(now_s))
             if grown > self._window_bytes:
                 if not self._is_growing:
                     self._meter.forget_samples()
                 self._is_growing = True
                 self._window_bytes = grown
-        self._is_round_limited = False
+                self._delayed_rounds = 0
+        self._count_delayed_round()
+        self._is_round_limited = self._is_round_delayed = False
         self._round_start_s = now_s
+
+    def _count_delayed_round(self) -> None:
+        """Probe the rate when delays alone keep the window from growing.
+
+        A queue that empties in each round trip neither shrinks the window nor measures
+        the rate, but ends the run of bytes that would let the window grow.
+        """
+        if self._is_round_limited and self._is_round_delayed:
+            self._delayed_rounds += 1
+        if self._meter.rate is not None:
+            self._delayed_rounds = 0
+        elif self._delayed_rounds >= DELAYED_ROUNDS:
+            self._delayed_rounds = 0
+            self._is_probing = True
+
+    def _grown_bytes(self) -> float:
+        """Largest window after the next round trip."""
+        return self._window_bytes + max(self._unit_bytes, self._window_bytes * GROWTH)
 
     def _growth_limit_bytes(self, now_s: float) -> float:
         """Largest window that the bytes passed without delay justify."""

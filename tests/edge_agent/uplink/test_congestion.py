@@ -169,6 +169,39 @@ def test_way_that_changes_is_measured_again(
     assert result.goodput >= 0.75
 
 
+@pytest.mark.parametrize(
+    ("rate_bps", "burst_bytes", "round_trip_s", "message_bytes"),
+    [
+        (30e3, 1600, 1.0, (1000,)),
+        (30e3, 1600, 4.0, (1000,)),
+        (30e3, 1514, 6.0, (1000,)),
+        (34e3, 1150, 6.0, (1000,)),
+        (26e3, 1600, 6.0, (950,)),
+        (1200, 1600, 60.0, tuple(range(850, 1001, 10))),
+    ],
+)
+def test_queue_that_empties_in_each_round_trip_does_not_keep_the_window_small(
+    rate_bps: float,
+    burst_bytes: int,
+    round_trip_s: float,
+    message_bytes: tuple[int, ...],
+) -> None:
+    """Two messages in flight: the second is late each time, and nothing else is."""
+    plan = LinkPlan(rate_bps, burst_bytes, round_trip_s / 2)
+    settle_s = 40 * round_trip_s + 20.0
+    load = Load(message_bytes, settle_s=settle_s, measure_s=20 * round_trip_s)
+
+    assert simulate(plan, replace(load, urgent=1), 1).goodput >= 0.85
+
+
+def test_probe_of_an_unknown_link_with_a_burst_does_not_overfill_it() -> None:
+    """Most of the two frames pass as a burst, and look like a fast link."""
+    plan = LinkPlan(24e3, 2900, 1.0)
+    load = Load((1400,), settle_s=3.0, measure_s=80.0, urgent=24)
+
+    assert simulate(plan, load, 1).over_s[-1] <= 3.0
+
+
 def test_known_slow_link_is_not_overfilled_from_the_start() -> None:
     """The burst of a link is known from the connection before."""
     plan = LinkPlan(30e3, 16_000, 0.05)
