@@ -152,7 +152,8 @@ def test_damaged_registry_of_a_manager_is_named(machine: CheckedMachine) -> None
     path.unlink()
     new = machine.check("gateway_daemon", MANAGER)[1]
 
-    mends = [line for line in damaged if line not in new]
+    # The free space of the disk may differ as well.
+    mends = [line for line in set(damaged) - set(new) if line.startswith("MEND")]
     assert len(mends) == 1
     assert mends[0].startswith(f"MEND  {path} must be a registry, but")
     assert "move it away" in mends[0]
