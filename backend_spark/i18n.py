@@ -196,7 +196,7 @@ REPORT_WORDS: Final = {
         "well": "正常",
         "late": "遅れ",
         "clock": "時計未同期",
-        "suspect": "値が疑わしい",
+        "suspect": "異常の疑い",
         "silent": "途絶",
         "limits": "この報告の限界",
         "assumed": "基準値は仮の値です。県の基準表に置き換えるまで、"

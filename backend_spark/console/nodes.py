@@ -16,6 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backend_spark.tables.health_texts import (
+    HealthText,
+    HealthTexts,
+    add_health_text,
+    decode_health_texts,
+    is_health_name,
+    list_faults,
+)
 from service_runtime.tls import Endpoint
 from spatial_mqtt import senml
 from spatial_mqtt.cells import Cell
@@ -63,6 +71,9 @@ _RANKS: Final = {state: rank for rank, state in enumerate(NODE_STATES)}
 MAX_TABLE_ROWS: Final = 300
 """Nodes in the table at most: its size does not grow with their number."""
 
+MAX_ROW_FAULTS: Final = 5
+"""Faults in a row of the table at most; the node's window has all."""
+
 BATTERY: Final = ("battery", "voltage", "supply")
 MACHINE: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
 """Last parts of the names of readings about the node's hardware."""
@@ -108,6 +119,7 @@ class NodeState:
         age_s: Delay of that message in seconds; None if not late.
         boot: Boot id of its last message.
         readings: Newest reading of each name.
+        health: Newest health texts.
     """
 
     id: str
@@ -119,6 +131,7 @@ class NodeState:
     age_s: int | None = None
     boot: str = ""
     readings: dict[str, NewestReading] = field(default_factory=dict)
+    health: HealthTexts = field(default_factory=dict)
 
     def place(self) -> tuple[float, float] | None:
         """Latitude and longitude of the centre of its cell; None if unknown."""
@@ -129,11 +142,16 @@ class NodeState:
         flags = {reading.flag for reading in self.readings.values()}
         return next((flag for flag in WORST_FIRST if flag in flags), None)
 
+    def faults(self) -> list[dict[str, str]]:
+        """What it reports as wrong: sensors, rules, settings and disk."""
+        found = list_faults(self.health, self.boot) if self.health else {}
+        return [{"name": name, "text": text} for name, text in found.items()]
+
     def state(self, now_s: float) -> str:
         """One of ``silent``, ``suspect``, ``late``, ``clock`` and ``well``."""
         if now_s - self.at_s > SILENT_AFTER_S:
             return "silent"
-        if (self.worst_flag() or 0) >= SUSPECT:
+        if (self.worst_flag() or 0) >= SUSPECT or self.faults():
             return "suspect"
         if (self.age_s or 0) > LATE_AFTER_S:
             return "late"
@@ -153,7 +171,7 @@ class NodeStates:
     by_id: dict[str, NodeState] = field(default_factory=dict)
 
     def add_summaries(self, rows: pa.Table) -> None:
-        """Add nodes and status reports from rows of the node table."""
+        """Add nodes, status reports and health texts from rows of the node table."""
         for row in _rows_of(rows):
             if row["node"] not in self.by_id:
                 self.by_id[row["node"]] = NodeState(
@@ -167,6 +185,8 @@ class NodeStates:
                     boot=row["boot"] or "",
                 )
             _add_report(self.by_id[row["node"]], row)
+            for name, text in decode_health_texts(row["health"]).items():
+                add_health_text(self.by_id[row["node"]].health, name, text)
 
     def add_readings(self, rows: pa.Table) -> None:
         """Add rows of silver; only the newest of each node and name is kept."""
@@ -257,9 +277,13 @@ def _renew(node: NodeState, row: dict[str, Any]) -> None:
         node.readings[name] = NewestReading(
             at_s, row["value"], row["value_text"], unit, row["flag"]
         )
+    if row["value_text"] is not None and is_health_name(name):
+        text = HealthText(round(at_s * _MICRO), row["boot"] or "", row["value_text"])
+        add_health_text(node.health, name, text)
     if (at_s, received_s) >= (node.at_s, node.received_s):
         node.at_s = at_s
-        node.cell, node.topic, node.boot = row["cell"], row["topic"], row["boot"]
+        node.cell, node.topic = row["cell"], row["topic"]
+        node.boot = row["boot"] or ""
         node.synchronised, node.age_s = bool(row["synchronised"]), row["age_s"]
     node.received_s = max(node.received_s, received_s)
 
@@ -270,6 +294,7 @@ def _table_row(node: NodeState, now_s: float) -> dict[str, Any]:
         for name, reading in sorted(node.readings.items())
         if reading.flag in {3, 4, 9}
     ]
+    faults = node.faults()
     return {
         "id": node.id,
         "cell": node.cell,
@@ -286,6 +311,8 @@ def _table_row(node: NodeState, now_s: float) -> dict[str, Any]:
             if name.rpartition("/")[2] in MACHINE
         ],
         "doubts": doubts,
+        "faults": faults[:MAX_ROW_FAULTS],
+        "more_faults": len(faults[MAX_ROW_FAULTS:]),
         **status_report(node),
     }
 

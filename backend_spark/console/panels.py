@@ -153,7 +153,7 @@ class PanelReader:
             if node is None:
                 return None
             now_s = self.live_state.now_s()
-            panel = _node(node, now_s)
+            panel = _node(node, now_s) | {"faults": node.faults()}
         since_s = now_s - level_grid.HOURS * 3600
         return panel | {
             "now_s": now_s,

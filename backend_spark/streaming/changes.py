@@ -1,6 +1,6 @@
 """Changes by messages and reviews: which cells to score and why, and rows of `nodes`.
 
-The table `nodes` has the newest message and the newest status report of each node.
+The table `nodes` has the newest message, status report and health texts of each node.
 """
 
 import logging
@@ -15,6 +15,14 @@ import pyarrow.compute as pc
 from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
+from backend_spark.tables.health_texts import (
+    NAME_PATTERN,
+    HealthText,
+    HealthTexts,
+    add_health_text,
+    decode_health_texts,
+    encode_health_texts,
+)
 from backend_spark.tables.schemas import NODES, UTC_TIME
 from spatial_mqtt import senml
 
@@ -42,6 +50,8 @@ REPORT_COLUMNS: Final = {
     "battery_v": (senml.STATUS_BATTERY, "value"),
 }
 """Columns of a status report: name of the reading, and its column in silver."""
+
+HEALTH: Final = "health"
 
 NodeRow = dict[str, Any]
 """Row of `schemas.NODES` with times as Unix microseconds."""
@@ -203,7 +213,7 @@ class UnscoredChanges:
 
 
 def newest_node_rows(readings: pa.Table) -> pa.Table:
-    """Newest reading and status report of each node and cell.
+    """Newest reading, status report and health texts of each node and cell.
 
     Args:
         readings: Rows of schemas.PARSED with a plausible time.
@@ -213,13 +223,29 @@ def newest_node_rows(readings: pa.Table) -> pa.Table:
     """
     rows: dict[tuple[str, str], NodeRow] = {}
     for row in _newest(readings, NEWEST_COLUMNS):
-        unknown = dict.fromkeys(REPORT_COLUMNS)
+        unknown = dict.fromkeys((*REPORT_COLUMNS, HEALTH))
         rows[row["node"], row["cell"]] = {"node": row["node"], **row, **unknown}
     for column, (name, source) in REPORT_COLUMNS.items():
         reports = readings.filter(pc.equal(readings["name"], name))
         for row in _newest(reports, ("cell", source)):
             rows[row["node"], row["cell"]][column] = row[source]
+    for place, texts in _health_texts(readings).items():
+        rows[place][HEALTH] = encode_health_texts(texts)
     return pa.Table.from_pylist(list(rows.values()), schema=NODES_IN_MICROSECONDS)
+
+
+def _health_texts(readings: pa.Table) -> dict[tuple[str, str], HealthTexts]:
+    """Newest health texts of each node and cell."""
+    is_text = pc.match_substring_regex(readings["name"], NAME_PATTERN)
+    rows = readings.filter(pc.and_(is_text, pc.is_valid(readings["value_text"])))
+    rows = rows.select(["node", "cell", "name", "at", "boot", "value_text"])
+    at = rows.column_names.index("at")
+    found: dict[tuple[str, str], HealthTexts] = {}
+    for row in rows.set_column(at, "at", rows["at"].cast(pa.int64())).to_pylist():
+        text = HealthText(row["at"], row["boot"] or "", row["value_text"])
+        texts = found.setdefault((row["node"], row["cell"]), {})
+        add_health_text(texts, row["name"], text)
+    return found
 
 
 def _newest(readings: pa.Table, columns: Iterable[str]) -> list[NodeRow]:
@@ -251,8 +277,18 @@ def merge_node_row(before: NodeRow | None, now: NodeRow) -> NodeRow:
     return (
         row
         | {name: reported[name] for name in REPORT_COLUMNS}
-        | {"received_at": received_at}
+        | {"received_at": received_at, HEALTH: _merge_health(before, now)}
     )
+
+
+def _merge_health(before: NodeRow, now: NodeRow) -> list[str] | None:
+    """Newest health texts of two rows of one node."""
+    if not now[HEALTH]:
+        return before[HEALTH]  # type: ignore[no-any-return]
+    texts = decode_health_texts(before[HEALTH])
+    for name, text in decode_health_texts(now[HEALTH]).items():
+        add_health_text(texts, name, text)
+    return encode_health_texts(texts)
 
 
 def node_rows_from_messages(messages: pa.Table) -> dict[str, NodeRow]:

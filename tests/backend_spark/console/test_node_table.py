@@ -15,13 +15,16 @@ from deltalake import write_deltalake
 from backend_spark.config import KeepSection
 from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.nodes import (
+    MAX_ROW_FAULTS,
     MAX_TABLE_ROWS,
     NewestReading,
     NodeState,
     NodeStates,
 )
+from backend_spark.streaming.changes import newest_node_rows, update_nodes
+from backend_spark.tables.health_texts import MAX_LENGTH, MAX_TEXTS
 from backend_spark.tables.maintenance import delete_old_rows
-from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
+from backend_spark.tables.schemas import NODES, PARSED, SILVER, UTC_TIME
 from service_runtime.metrics import (
     MetricFamilies,
     collect_broker_certificate_ends,
@@ -144,6 +147,99 @@ def test_late_message_does_not_replace_newer_readings() -> None:
 
     assert nodes.by_id["n"].at_s == NOW_S
     assert nodes.by_id["n"].readings["rain"].value == 2.0
+
+
+NO_ANSWER = "no answer: sensor tilt cannot be read; check power"
+FAULT = {"name": "tilt/health", "text": NO_ANSWER}
+
+
+def health_rows(*texts: tuple[str, str, str]) -> pa.Table:
+    """Health texts by boot and name in silver, a minute apart, up to `NOW_S`."""
+    begin_us = (NOW_S - 60 * (len(texts) - 1)) * MICRO
+    place = {"node": "n", "topic": "/1/2", "synchronised": True, "flag": 2}
+    rows = [
+        place
+        | {"boot": boot, "name": name, "value_text": text}
+        | {"at": begin_us + 60 * MICRO * at, "received_at": NOW_S * MICRO}
+        for at, (boot, name, text) in enumerate(texts)
+    ]
+    return pa.Table.from_pylist(rows, schema=silver("n", 0, 0).schema)
+
+
+@pytest.mark.parametrize(
+    ("texts", "faults"),
+    [
+        ([("b", "tilt/health", NO_ANSWER), ("b", "rain/health", "ok")], [FAULT]),
+        ([("b", "tilt/health", NO_ANSWER), ("b", "tilt/health", "ok")], []),
+        ([("b", "tilt/health", NO_ANSWER), ("next", "rain/health", "ok")], []),
+        (
+            [
+                ("b", "config/mistake/1", "[sensor.1] kind: missing"),
+                ("b", "disk/health", "replace the SD card"),
+                ("b", "rain/rule", "no table"),
+            ],
+            [
+                {"name": "disk/health", "text": "replace the SD card"},
+                {"name": "rain/rule", "text": "no table"},
+                {"name": "config/mistake/1", "text": "[sensor.1] kind: missing"},
+            ],
+        ),
+    ],
+    ids=["dead", "repaired", "restarted", "all kinds"],
+)
+def test_reported_fault_makes_a_node_suspect(
+    open_app: OpenApp,
+    workspace: Workspace,
+    texts: list[tuple[str, str, str]],
+    faults: list[dict[str, str]],
+) -> None:
+    """Until the node reports `ok`, or starts again without the fault."""
+    path = str(workspace.data / "tables" / "silver")
+    write_deltalake(path, health_rows(*texts), mode="append", schema_mode="merge")
+    client = open_app()
+    row = client.get("/api/health", params={"node": "n"}).json()["rows"]
+    found = next(each for each in row if each["id"] == "n")
+
+    assert found["state"] == ("suspect" if faults else "well")
+    assert found["faults"] == faults
+    assert client.get("/api/node/n").json()["faults"] == faults
+
+
+def test_fault_of_last_month_is_listed_after_a_restart(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """The table of nodes keeps the text of a sensor that died then."""
+    parsed = PARSED.empty_table().to_pylist()
+    for at_s, name, text in [
+        (NOW_S - 30 * 86_400, "tilt/health", NO_ANSWER),
+        (NOW_S, "rain", None),
+    ]:
+        row = {"node": "n", "topic": "/1/2", "boot": "b", "name": name}
+        times = {"at": at_s * MICRO, "received_at": at_s * MICRO}
+        parsed.append(row | times | {"value_text": text, "synchronised": True})
+    rows = newest_node_rows(pa.Table.from_pylist(parsed, schema=PARSED))
+    table = update_nodes(NODES.empty_table(), {"n": rows.to_pylist()[0]})
+    path = str(workspace.data / "tables" / "nodes")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
+    rows = open_app().get("/api/health", params={"node": "n"}).json()["rows"]
+    found = next(row for row in rows if row["id"] == "n")
+
+    assert (found["state"], found["faults"]) == ("suspect", [FAULT])
+
+
+def test_row_of_the_table_has_some_faults(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """The answer stays small when a node reports very many."""
+    texts = [("b", f"s{n}/health", "x" * 10_000) for n in range(200)]
+    path = str(workspace.data / "tables" / "silver")
+    write_deltalake(path, health_rows(*texts), mode="append", schema_mode="merge")
+    rows = open_app().get("/api/health", params={"node": "n"}).json()["rows"]
+    found = next(row for row in rows if row["id"] == "n")
+
+    assert len(found["faults"]) == MAX_ROW_FAULTS
+    assert found["more_faults"] == MAX_TEXTS - MAX_ROW_FAULTS
+    assert {len(fault["text"]) for fault in found["faults"]} == {MAX_LENGTH}
 
 
 def silver(node: str, at_s: int, value: float) -> pa.Table:

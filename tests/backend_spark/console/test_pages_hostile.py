@@ -55,7 +55,7 @@ def append(
 
 @pytest.fixture
 def hostile(workspace: Workspace) -> Workspace:
-    """Tables with HTML as node name, gateway, text of a rule and reason."""
+    """Tables with HTML as node name, gateway, health, text of a rule and reason."""
     at_us = (NOW_S + 30) * MICRO
     message = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
     append(
@@ -68,6 +68,8 @@ def hostile(workspace: Workspace) -> Workspace:
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}
     append(workspace, "silver", SILVER, message | gateway | place | times)
+    fault = {"name": "tilt/health", "value_text": f"no answer: {HOSTILE}"}
+    append(workspace, "silver", SILVER, message | fault | place | times)
     level = {"cell": CELL, "at": (NOW_S + 600) * MICRO, "level": 4}
     append(workspace, "levels", LEVELS, level | {"reasons": [HOSTILE]})
     return workspace
@@ -98,7 +100,13 @@ def test_html_in_messages_is_escaped(
     wait_until(lambda: HOSTILE in text(driver, ".panel .reasons"))
     open_tab(driver, "events", "tr[data-event]")
     open_tab(driver, "health", "tr[data-gateway]")
+    remarks = f"tr[data-node='{HOSTILE}'] [data-fault='tilt/health']"
+    assert text(driver, remarks) == f"傾斜計: 応答なし (no answer: {HOSTILE})"
     picture(driver, "hostile-health")
+    find(driver, f"tr[data-node='{HOSTILE}'] button").click()
+    wait_until(lambda: HOSTILE in text(driver, ".node-window [data-fault]"))
+    assert not driver.execute_script(HOSTILE_LOADED)
+    picture(driver, "hostile-node")
     driver.get(f"{address}report?lang=ja")
 
     assert HOSTILE in text(driver, "body")

@@ -10,9 +10,16 @@ from backend_spark.streaming.changes import (
     REPORT_COLUMNS,
     merge_node_row,
     merge_node_rows,
+    newest_node_rows,
     update_nodes,
 )
-from backend_spark.tables.schemas import NODES
+from backend_spark.tables.health_texts import (
+    MAX_LENGTH,
+    MAX_TEXTS,
+    decode_health_texts,
+    list_faults,
+)
+from backend_spark.tables.schemas import NODES, PARSED
 
 T0_US = 1_790_000_000_000_000
 MINUTE_US = 60_000_000
@@ -21,7 +28,7 @@ MINUTE_US = 60_000_000
 def summary(minute: int, waited: int = 0, **report: object) -> dict[str, Any]:
     """Summary of a message read at a minute and received some minutes later."""
     at_us = T0_US + minute * MINUTE_US
-    columns = dict.fromkeys(REPORT_COLUMNS) | report
+    columns = dict.fromkeys((*REPORT_COLUMNS, "health")) | report
     if report:
         columns["reported_at"] = at_us
     return {
@@ -86,3 +93,58 @@ def test_new_report_replaces_all_columns_of_the_old_one() -> None:
     """A battery voltage missing from the new report becomes null."""
     row = merge_node_row(SUMMARIES[1], summary(30, queued="none", gateway="none"))
     assert row["battery_v"] is None
+
+
+def reading(minute: int, name: str, text: str | None, boot: str = "b") -> pa.Table:
+    """A reading of n1 as the only row of a batch."""
+    row = {
+        "node": "n1",
+        "cell": "354ddcc",
+        "topic": "/face/5/1",
+        "boot": boot,
+        "name": name,
+        "value_text": text,
+        "at": T0_US + minute * MINUTE_US,
+        "received_at": T0_US + minute * MINUTE_US,
+        "synchronised": True,
+    }
+    return pa.Table.from_pylist([row], schema=PARSED)
+
+
+READINGS = (
+    reading(0, "tilt/health", "no answer: check power"),
+    reading(1, "rain/health", "flaps: more than 20 closures a minute"),
+    reading(2, "rain/health", "ok"),
+    reading(3, "rain", None),
+    reading(4, "tilt/rule", "no line of the prefecture"),
+)
+FAULTS = {
+    "tilt/health": "no answer: check power",
+    "tilt/rule": "no line of the prefecture",
+}
+
+
+def test_newest_health_texts_are_kept() -> None:
+    """In any order of arrival, also after months with other readings."""
+    batches = [newest_node_rows(each).to_pylist() for each in READINGS]
+    for order in permutations(batches):
+        rows: dict[str, Any] = {}
+        for batch in order:
+            merge_node_rows(rows, batch)
+        texts = decode_health_texts(rows["n1"]["health"])
+
+        assert list_faults(texts, "b") == FAULTS
+        assert texts["rain/health"].text == "ok"
+        assert not list_faults(texts, "next")
+    table = update_nodes(NODES.empty_table(), rows)
+    assert not update_nodes(table, rows).num_rows
+
+
+def test_one_node_cannot_fill_the_table_with_texts() -> None:
+    """Of many names and long texts the newest beginnings are kept."""
+    many = [reading(n, f"s{n}/health", "x" * 10_000) for n in range(MAX_TEXTS + 20)]
+    row = newest_node_rows(pa.concat_tables(many)).to_pylist()[0]
+    texts = decode_health_texts(row["health"])
+
+    assert set(texts) == {f"s{n}/health" for n in range(20, MAX_TEXTS + 20)}
+    assert {len(each.text) for each in texts.values()} == {MAX_LENGTH}

@@ -3,6 +3,7 @@
 import { table, el, replace } from "./dom";
 import { type Gateway, get } from "./api";
 import { flagBadge, outputBadge } from "./badges";
+import { type Fault, faultLine } from "./faults";
 import { showNode } from "./node";
 import { nodePlace } from "./names";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
@@ -25,6 +26,8 @@ interface Row {
   battery: NamedReading | null;
   machine: NamedReading[];
   doubts: { name: string; flag: number }[];
+  faults: Fault[];
+  more_faults: number;
   reported_s: number | null;
   queued: string | null;
   oldest_s: number | null;
@@ -122,7 +125,8 @@ function remarksCell(row: Row): HTMLElement {
   const machine = row.machine.map((reading) => el("div", {}, readingText(reading)));
   const doubts = row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagBadge(doubt.flag)));
   const alarms = Object.entries(row.alarms ?? {}).filter(([, state]) => state !== "off");
-  return el("td", {}, clock, ...alarms.map(([name, state]) => outputBadge(name, state)), ...machine, ...doubts);
+  const more = row.more_faults ? el("div", {}, `+${row.more_faults}`) : null;
+  return el("td", {}, clock, ...row.faults.map(faultLine), more, ...alarms.map(([name, state]) => outputBadge(name, state)), ...machine, ...doubts);
 }
 
 // Value without the name of the reading, which the node's window shows.

@@ -4,6 +4,7 @@ import { weekLinks } from "./rowLinks";
 import { type LevelLimit, type NodeState, get, encode } from "./api";
 import { levelLimits, timeChart } from "./timeChart";
 import { flagBadge } from "./badges";
+import { type Fault, faultLine } from "./faults";
 import { nodePlace, sensorName, unitName } from "./names";
 import { openSeries } from "./series";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
@@ -33,6 +34,7 @@ interface Sensor {
 interface NodeSeries extends NodeState {
   series: Record<string, Readings>;
   sensors: Sensor[];
+  faults: Fault[];
   tilt_limits: LevelLimit[];
   velocity_limits: LevelLimit[];
   now_s: number;
@@ -52,7 +54,7 @@ export async function showNode(id: string): Promise<void> {
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
   const isKnown = !(facts instanceof Error);
   const head = el("div", { class: "head" }, el("h2", {}, isKnown && el("i", { class: `node ${facts.state}` }), id), close);
-  const parts = isKnown ? [health(facts), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: id }, facts.now_s)] : [el("p", { class: "problem", role: "alert" }, facts.message)];
+  const parts = isKnown ? [health(facts), ...facts.faults.map(faultLine), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: id }, facts.now_s)] : [el("p", { class: "problem", role: "alert" }, facts.message)];
   const window = el("dialog", { class: "node-window", "data-node": id }, head, ...parts);
   window.addEventListener("close", () => window.remove());
   document.body.append(window);
