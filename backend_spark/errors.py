@@ -55,14 +55,16 @@ class _RuleError(BackendError, ValueError):
 
     Attributes:
         field: What breaks it.
+        problem: The text without the remedy, which may name options of a command.
     """
 
     def __init__(
         self, field: str, rule: str, value: object, remedy: str | None = None
     ) -> None:
         self.field = field
+        self.problem = f"{field} must be {rule}, got {value}"
         tail = "" if remedy is None else f"; {remedy}"
-        super().__init__(f"{field} must be {rule}, got {value}{tail}")
+        super().__init__(self.problem + tail)
 
 
 class CalibrationError(_RuleError):

@@ -1,5 +1,6 @@
 """Routes of CAP messages: the feed for other programs, and the page's buttons."""
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -28,7 +29,7 @@ from service_runtime.errors import shortened
 
 ROOT: Final = "/cap"
 _HEADERS: Final = {"Cache-Control": "no-store"}
-_OF_LEVELS: Final = {"levels", "--at"}
+OF_LEVELS: Final = {"levels", "--at"}
 """Fields of errors that the levels cause; the page has a text of its own for them."""
 
 router = APIRouter()
@@ -97,13 +98,26 @@ def make(
             order.type, states, header, name, order.replaces
         )
     except ExportError as error:
-        if error.field in _OF_LEVELS:
-            needs = "level" if any(s.is_judged for s in states) else "judgement"
-            return json_response({"detail": str(error), "needs": needs}, 409)
+        if error.field in OF_LEVELS:
+            return refusal(error, states, 409)
         status_code = 412 if error.field == "replaces" else 409
         raise HTTPException(status_code, str(error)) from error
     kept = services.standards.cap_messages
     return json_response(page_view(kept, status, may_edit=True))
+
+
+def refusal(
+    error: ExportError, states: Sequence[CellState], status_code: int
+) -> Response:
+    """Answer that the present levels make no message, with a word for the page.
+
+    Args:
+        error: Its field is one of `OF_LEVELS`.
+        states: The levels; none if they could not be read.
+        status_code: HTTP status.
+    """
+    needs = "level" if any(s.is_judged for s in states) else "judgement"
+    return json_response({"detail": error.problem, "needs": needs}, status_code)
 
 
 def _status(services: ConsoleServices) -> cap.CapStatus:

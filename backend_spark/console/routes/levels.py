@@ -25,6 +25,7 @@ from backend_spark.console.http import (
     packed_stream,
 )
 from backend_spark.console.panels import utc_time
+from backend_spark.console.routes.cap_feed import OF_LEVELS, refusal
 from backend_spark.console.routes.time_travel import UnixTime, check_moment
 from backend_spark.errors import ExportError, StandardsRequestError
 from backend_spark.exports import cap, formats
@@ -251,7 +252,10 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
 @router.get("/download/levels.geojson", dependencies=[Depends(check_moment)])
 def levels_geojson(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as GeoJSON."""
-    moment, states = _states(services, at, may_be_old=at is None)
+    try:
+        moment, states = _states(services, at, may_be_old=at is None)
+    except ExportError as error:
+        raise HTTPException(404, str(error)) from error
     collection = formats.feature_collection(
         states,
         moment,
@@ -267,16 +271,20 @@ def levels_geojson(services: Services, at: int | None = None) -> Response:
 def cap_draft(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as a CAP draft."""
     console = services.settings.console
-    moment, states = _states(services, at)
     status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
     name = console.place or console.sender
-    past = None if at is None else moment
     now = utc_time(services.clock())
+    states: list[CellState] = []
     try:
+        moment, states = _states(services, at)
+        past = None if at is None else moment
         header = cap.CapHeader(console.sender, name, now, status, at=past)
         message = cap.alert_xml(states, header)
     except ExportError as error:
-        raise HTTPException(409, str(error)) from error
+        status_code = 409 if states else 404
+        if at is None and error.field in OF_LEVELS:
+            return refusal(error, states, status_code)
+        raise HTTPException(status_code, str(error)) from error
     return _file(message, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
 
 
@@ -296,7 +304,9 @@ def _states(
             )
     except StandardsRequestError as error:
         raise HTTPException(error.status, str(error)) from error
-    except (ExportError, OverflowError, ValueError) as error:
+    except ExportError:
+        raise
+    except (OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error
 
 

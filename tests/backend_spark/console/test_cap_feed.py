@@ -243,6 +243,26 @@ def test_stale_levels_make_no_draft(
     assert "levels must be judged now" in refused.json()["detail"]
     assert refused.json()["needs"] == "judgement"
     assert make(client, "Cancel", headers, clock).status_code == 200
+    download = client.get("/api/download/draft.xml")
+    assert (download.status_code, download.json()["needs"]) == (409, "judgement")
+
+
+def test_refused_drafts_name_no_options_of_a_command(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """A word says what the levels lack; the page has a text for it."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    end_all_levels(workspace)
+    draft = client.get("/api/download/draft.xml")
+    message = make(client, "Alert", headers, clock)
+
+    assert (draft.status_code, message.status_code) == (409, 409)
+    assert draft.json() == message.json()
+    assert draft.json() == {
+        "detail": "levels must be a cell of level 2 or more, got none",
+        "needs": "level",
+    }
 
 
 def test_message_of_an_exercise_is_valid_when_it_is_sent(
@@ -388,6 +408,7 @@ def test_page_says_what_to_do_when_no_cell_has_a_level(
     cancel(driver)
     find(driver, "[data-cap=Alert]:enabled").click()
     wait_until(lambda: words[1] in text(driver, "details.cap"))
+    wait_until(lambda: words[1] in text(driver, "h3 + .files"))
     assert "--" not in text(driver, "details.cap")
 
 

@@ -151,7 +151,15 @@ export class Overview {
     const { atS } = this.state;
     const at = atS === null ? "" : `?at=${atS}`;
     const link = (name: string, file: string) => el("a", { href: `api/download/${file}${at}`, download: "", "data-file": file }, name);
-    return el("div", {}, el("h3", {}, t("downloads")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), atS === null ? el("li", {}, link(t("capDraft"), "draft.xml")) : null));
+    const draft = this.noDraft() || link(t("capDraft"), "draft.xml");
+    return el("div", {}, el("h3", {}, t("downloads")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), atS === null ? el("li", {}, draft) : null));
+  }
+
+  // Why there is no draft, empty if there is one: a link to a file shows no answer that refuses it.
+  private noDraft(): string {
+    const levels = this.state.present();
+    if (!levels.some((level) => severity(level) && !isHeld(level))) return t("capNoJudgement");
+    return levels.some((level) => severity(level) >= 2) ? "" : t("capNoLevel");
   }
 
   private nodes(): HTMLElement {
