@@ -353,9 +353,12 @@ class SensorReader:
         reports = self._health_change(name, None)
         own = [str(r.value) for r in readings if r.name == health_name(name)]
         if own:
+            reports = []  # an OK after it would win
             health.note = "" if own[-1] == Health.OK else own[-1]
             level = logging.WARNING if health.note else logging.INFO
             log.log(level, "sensor %s: %s", name, own[-1])
+        elif reports and health.note:  # it is as before the error
+            reports = [Reading(health_name(name), None, health.note)]
         elif had_failed and not reports:
             reports = [Reading(health_name(name), None, Health.OK.value)]
         self._watch_flags(name, readings)

@@ -322,6 +322,22 @@ def test_suspect_readings_are_flagged_and_kept(value: float) -> None:
     assert harness.read()[0].extra == {"qc": 3}
 
 
+def test_health_of_a_driver_that_an_error_has_interrupted_is_sent_again() -> None:
+    """A gauge that flapped, was stuck and flaps on has the health as before."""
+    sensor = healthy("rain")
+    harness = ReaderHarness(sensor)
+    flaps = "flaps: more than 20 closures a minute"
+    sensor.on_read = lambda: [Reading("rain/health", None, flaps)]
+    harness.read()
+    sensor.on_read = broken("rain").on_read
+    harness.read()
+    sensor.on_read = lambda: [Reading("rain", "mm", 0.0)]
+
+    assert [r.value for r in harness.read()] == [0.0, flaps]
+    assert harness.reader.problems == {"rain": f"sensor rain {flaps}"}
+    assert [r.value for r in harness.read()] == [0.0]
+
+
 def test_health_that_a_driver_reports_is_a_problem(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -67,3 +67,23 @@ def test_rain_of_a_stuck_switch_and_of_the_first_report_after_it_is_missing() ->
     assert all(reports[n].value is None for n in missing)
     totals_mm = [r.sum or 0.0 for r in reports]
     assert reports[8].value == pytest.approx(totals_mm[8] - totals_mm[7])
+
+
+def test_switch_that_flaps_after_it_was_stuck_is_not_reported_as_ok() -> None:
+    """The last health that is sent is the one that the node shows."""
+    board, sensors = opened(TABLE)
+    gauge = sensors["rain"]
+    reader = SensorReader([gauge], lambda: 0.0)
+    sent: list[str] = []
+    for minute in range(1, 6):
+        if minute == 1:
+            board.inject_fault("rain", Fault.SHORTED)
+        if minute in {3, 5}:
+            board.clear_fault("rain")
+        if minute == 3:
+            board.inject_fault("rain", Fault.FLAPPING)
+        board.advance(START_S + 60 * minute)
+        found = reader.read([gauge], 0.0, is_urgent=True)
+        sent += [str(r.value).split(":")[0] for r in found if r.name == "rain/health"]
+        assert bool(reader.problems) == (sent[-1:] not in ([], ["ok"]))
+    assert sent == ["stuck", "flaps", "ok"]
