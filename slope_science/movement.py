@@ -12,7 +12,7 @@ Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -414,6 +414,50 @@ def _largest_reversal(axis: Sequence[float]) -> float:
             axis, lows, lows_after, highs, highs_after, strict=True
         )
     )
+
+
+def find_spikes(axes: Sequence[Sequence[float]], sigma: float) -> list[int]:
+    """Numbers of single readings that went there and back, which is no movement.
+
+    The reading after one is back at the value before it, up to what `STEP_SHARE`
+    leaves of the change, which exceeds the range of the other readings: a smaller one
+    matters little beside it. A last reading is none: it may stay.
+
+    Args:
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        None of them if two are side by side, or if the other readings go forth and
+        back, too: a sensor that does so is noisy.
+    """
+    least = STEP_SIGMAS * sigma
+    if all(max(axis, default=0) - min(axis, default=0) <= least for axis in axes):
+        return []
+    moments = list(zip(*axes, strict=True))
+    beside = zip(moments, moments[1:], moments[2:], strict=False)
+    sizes = {at: size for at, each in enumerate(beside, 1)
+             if (size := _spike_size(*each)) > least}  # fmt: skip
+    if not sizes:
+        return []
+    most = _range(_without(axes, sizes))
+    found = [at for at, size in sizes.items() if size > most]
+    is_apart = all(b - a > 1 for a, b in pairwise(found))
+    return found if is_apart and not has_reversal(_without(axes, found), sigma) else []
+
+
+def _without(
+    axes: Sequence[Sequence[float]], left_out: Collection[int]
+) -> list[list[float]]:
+    return [[v for at, v in enumerate(axis) if at not in left_out] for axis in axes]
+
+
+def _spike_size(
+    before: Sequence[float], at: Sequence[float], after: Sequence[float]
+) -> float:
+    """Size of a reading's way there and back; 0 if it does not come back."""
+    size = min(math.dist(before, at), math.dist(at, after))
+    return size if math.dist(before, after) <= (1 - STEP_SHARE) * size else 0.0
 
 
 REVERSAL_SIGMAS = 6.0

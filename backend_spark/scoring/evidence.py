@@ -195,6 +195,7 @@ class CellEvidence:
                 for key, rules in self._rules.items()
             ],
             "judge": self._judge.to_state(),
+            "begun": self._judge.begun.to_state(),
         }
 
     def _restore(self, past: EvidenceState) -> None:
@@ -204,6 +205,7 @@ class CellEvidence:
             ):
                 rule.restore_state(state)
         self._judge.restore_state(past["judge"])
+        self._judge.begun.restore_state(past.get("begun", []))  # older: absent
 
 
 def _hold_s(settings: EvidenceSettings, rule: str) -> float:

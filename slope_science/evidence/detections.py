@@ -1,7 +1,7 @@
 """Detections of rules, their confirmation by other sensors, and the rule protocol."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
@@ -63,6 +63,8 @@ class Detection:
         ends: Values of the steps; empty where they do not matter.
         from_s: Time of the first reading on which a rate rests; None where noise does
             not matter for longer than `Corroboration` confirms.
+        spikes: Times between which a reading that went there and back was the last
+            one: what it began in them is over.
     """
 
     rule: str
@@ -82,6 +84,7 @@ class Detection:
     is_count: bool = False
     ends: StepEnds = ()
     from_s: float | None = None
+    spikes: StepTimes = ()
 
     @property
     def is_brief(self) -> bool:
@@ -184,9 +187,10 @@ class Corroboration:
     itself nothing at any node. Shocks confirm neither shocks nor a single step: an
     earthquake reaches all nodes, and a weak supply causes shocks in many readings.
 
-    A confirmed event stays confirmed, independent of the other sensor's later readings:
-    an exceedance without a time of its own is one event as long as it lasts. Of two
-    sensors neither remains unconfirmed beside the other that it confirms.
+    A confirmed event stays confirmed, independent of the other sensor's later readings,
+    unless one of them gave the confirmation and went there and back: an exceedance
+    without a time of its own is one event as long as it lasts. Of two sensors neither
+    remains unconfirmed beside the other that it confirms.
 
     Args:
         confirm_s: Maximum time between two confirming pieces of evidence.
@@ -198,6 +202,30 @@ class Corroboration:
         self._names_rule = names_rule
         self._last: dict[tuple[str, EvidenceKind], _Evidence] = {}
         self._confirmed: dict[tuple[str, str, float], str] = {}
+
+    @property
+    def confirmed(self) -> Mapping[tuple[str, str, float], str]:
+        """Confirmed events: rule, sensor and time, with the sensor that confirms."""
+        return self._confirmed
+
+    def withdraw(self, sensor: str, spikes: StepTimes, ended: Container[Json]) -> None:
+        """End events that a reading that went there and back confirmed.
+
+        Args:
+            sensor: Its sensor, whose evidence of that time is no evidence.
+            spikes: Times between which it was the last one.
+            ended: The events.
+        """
+        for event in [each for each in self._confirmed if each in ended]:
+            del self._confirmed[event]
+        for begin_s, end_s in spikes:
+            seen = self._last.get((sensor, _MOVEMENT))
+            if seen is None or not begin_s <= seen.until_s < end_s:
+                continue
+            if seen.steps or seen.since_s >= begin_s:
+                del self._last[sensor, _MOVEMENT]
+            else:
+                self._last[sensor, _MOVEMENT] = replace(seen, until_s=begin_s)
 
     def observe(self, detections: Sequence[Detection], now_s: float) -> None:
         """Store the evidence of detections; forget events that are over."""

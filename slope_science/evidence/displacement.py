@@ -84,7 +84,8 @@ class DisplacementRule:
         self._thresholds = rules.thresholds
         self._levels = [level for level, _ in self._thresholds]
         self._noise = SensorNoise()
-        self._recent = MinuteBins(2 * _HOUR_S, least=4)
+        # a reading at the window's beginning is compared with the one before it
+        self._recent = MinuteBins(2 * _HOUR_S, least=MIN_READINGS + 1)
         self._past = QuarterHourMeans()
         self._brief = PersistenceTimer(rules.persist_s)
         self._long = PersistenceTimer(rules.level_3_after_h * _HOUR_S)
@@ -125,12 +126,19 @@ class DisplacementRule:
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
-        if self._is_noisy(self._window(now_s, with_doubtful=True)):
-            yield noise_detection(self.rule, self.sensor)
+        yield from self._there_and_back(now_s)
         yield from self._doubtful(now_s, level)
         yield from self._step(now_s)
         yield from self._days(now_s)
         yield from self._ahead(now_s)
+
+    def _there_and_back(self, now_s: float) -> Iterable[Detection]:
+        """Noise of the last hour, and single readings that went there and back."""
+        if self._is_noisy(now_s):
+            yield noise_detection(self.rule, self.sensor)
+        spikes = tuple(self._spikes.values())
+        if spikes:
+            yield Detection(self.rule, self.sensor, LOWEST, None, spikes=spikes)
 
     def _doubtful(self, now_s: float, level: int) -> Iterable[Detection]:
         """The speed with suspect readings, if that is of a higher level."""
@@ -172,10 +180,19 @@ class DisplacementRule:
         self._long.restore_state(long)
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
-        """Readings of an hour; the last four where they are up to two hours apart."""
+        """Readings of an hour; the last four where they are up to two hours apart.
+
+        Without single ones that went there and back.
+        """
+        begin_s, spikes = now_s - _HOUR_S, self._spikes
         return self._recent.since_or_last(
-            now_s - _HOUR_S, MIN_READINGS, with_doubtful=with_doubtful
+            begin_s, MIN_READINGS, with_doubtful=with_doubtful, spikes=spikes
         )
+
+    @property
+    def _spikes(self) -> dict[float, tuple[float, float]]:
+        """Readings that went there and back, as `MinuteBins.spikes`."""
+        return self._recent.spikes(1, self._noise)
 
     def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
         if speed is None or not speed.exceeds(0.0):
@@ -246,11 +263,12 @@ class DisplacementRule:
 
     def _step(self, now_s: float) -> Iterable[Detection]:
         """A single jump, which a regression over the hour attributes to noise."""
-        bins = self._recent.bins()
+        spikes = self._spikes
+        bins = [b for b in self._recent.bins() if b.at_s not in spikes]
         if not bins or now_s - bins[-1].at_s > _STEP_WITHIN_S:
             return
         noise_mm = STEP_SIGMAS * self._noise.sigma
-        good = self._recent.bins(with_doubtful=False)
+        good = [b for b in bins if not b.is_doubtful]
         agreed = largest_agreed_step(good, _STEP_WITHIN_S)
         lone = largest_last_step(bins, _STEP_WITHIN_S)
         least_mm = self._rules.step_mm
@@ -277,8 +295,10 @@ class DisplacementRule:
         error = STEP_SIGMAS * self._noise.sigma
         return tuple((values[begin], values[end], error) for begin, end in steps)
 
-    def _is_noisy(self, bins: Sequence[MinuteBin]) -> bool:
+    def _is_noisy(self, now_s: float) -> bool:
         """Whether readings go forth and back by more than the sensor's noise."""
+        begin_s = now_s - _HOUR_S
+        bins = self._recent.since_or_last(begin_s, MIN_READINGS, with_doubtful=True)
         if not bins or not self._noise.is_known:
             return False
         return has_reversal([[b.values[0] for b in bins]], self._noise.sigma)

@@ -4,7 +4,7 @@ Also: the rules of one sensor of movement or water, by the name of their family,
 long a finding counts after its detection is over.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ from slope_science.evidence.detections import (
     RuleContext,
     SensorRule,
     StatefulRule,
+    StepTimes,
 )
 from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.samples import Json, optional_time
@@ -41,6 +42,67 @@ class _Held:
     notice_level: int | None = None
 
 
+Key = tuple[str, int] | tuple[str, str, float]
+"""Rule and level of a finding, or a confirmed event."""
+
+
+class Beginnings:
+    """Time at which each finding and each confirmation began, and their sensors.
+
+    A finding that began while a reading that went there and back was the last one
+    rests on it. What began before the state was known is left out.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[Key, tuple[float, frozenset[str]]] = {}
+
+    def update(
+        self, active: Mapping[Key, set[str]], before: Container[Key], now_s: float
+    ) -> None:
+        """Store new ones with the time, and the sensors of all.
+
+        Args:
+            active: Findings and confirmations, with the sensors that cause them now.
+            before: Those before this moment.
+            now_s: Now.
+        """
+        known = self._of
+        self._of = {}
+        for key, sensors in active.items():
+            begun_s, causes = known.get(key, (now_s, frozenset()))
+            if key in known or key not in before:
+                self._of[key] = begun_s, causes | sensors
+
+    def take_begun_by(self, sensor: str, spikes: StepTimes) -> set[Key]:
+        """Forget those that began with some readings of one sensor, and no other cause.
+
+        One that goes on without these readings begins anew.
+
+        Args:
+            sensor: The sensor.
+            spikes: Times between which each of the readings was the last one.
+
+        Returns:
+            What was forgotten.
+        """
+        ended = {
+            key
+            for key, (begun_s, causes) in self._of.items()
+            if causes == {sensor}
+            and any(begin_s <= begun_s < end_s for begin_s, end_s in spikes)
+        }
+        self._of = {key: each for key, each in self._of.items() if key not in ended}
+        return ended
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [[list(k), at_s, sorted(of)] for k, (at_s, of) in self._of.items()]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._of = {tuple(k): (at_s, frozenset(of)) for k, at_s, of in state}
+
+
 class HoldTimer:
     """Findings by rule and level until their hold time is over.
 
@@ -51,6 +113,15 @@ class HoldTimer:
     def __init__(self, hold_s: Callable[[str], float]) -> None:
         self._hold_s = hold_s
         self._held: dict[tuple[str, int], _Held] = {}
+
+    @property
+    def keys(self) -> Iterable[tuple[str, int]]:
+        """Rule and level of each finding that still counts."""
+        return self._held
+
+    def end(self, ended: Container[Key]) -> None:
+        """End findings by rule and level, except those that are found again."""
+        self._held = {key: h for key, h in self._held.items() if key not in ended}
 
     def update(
         self, fired: Sequence[tuple[str, Finding]], now_s: float
@@ -194,6 +265,7 @@ class EvidenceJudge:
     ) -> None:
         self.signs = Corroboration(confirm_s, names_rule=names_rule)
         self.held = HoldTimer(hold_s)
+        self.begun = Beginnings()
 
     def judge(self, rules: Sequence[SensorRule], context: RuleContext) -> list[Finding]:
         """Findings of some rules at a moment, and earlier ones that still count."""
@@ -201,10 +273,22 @@ class EvidenceJudge:
         claims: list[Detection] = list(
             chain.from_iterable(rule.detect(context) for rule in rules)
         )
+        for claim in claims:
+            if claim.spikes:
+                ended = self.begun.take_begun_by(claim.sensor, claim.spikes)
+                self.signs.withdraw(claim.sensor, claim.spikes, ended)
+                self.held.end(ended)
+        before: set[Key] = {*self.held.keys, *self.signs.confirmed}
         self.signs.observe(claims, now_s)
-        found = [(c.rule_id, self.signs.to_finding(c, now_s)) for c in claims]
-        fired = [(rule, finding) for rule, finding in found if finding]
-        held = self.held.update(fired, now_s)
+        found = [(c, self.signs.to_finding(c, now_s)) for c in claims]
+        fired = [(c.rule_id, finding) for c, finding in found if finding]
+        held = list(self.held.update(fired, now_s))
+        active: dict[Key, set[str]] = {key: set() for key in self.held.keys}
+        for claim, finding in found:
+            if finding:
+                active[claim.rule_id, finding.level].add(claim.sensor)
+        active |= {event: {by} for event, by in self.signs.confirmed.items()}
+        self.begun.update(active, before, now_s)
         return [*(finding for _, finding in fired), *held]
 
     def to_state(self) -> Json:

@@ -11,12 +11,14 @@ Rules store their state as JSON values, whose numbers are checked when they are 
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, takewhile
 from operator import itemgetter
 from statistics import median_low
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from slope_science.movement import find_spikes
 
 Json = Any
 """Value that `json` reads and writes."""
@@ -157,10 +159,14 @@ class MinuteBins:
         span_s: Length of the window.
         bin_s: Length of a bin.
         least: Number of bins that are kept beyond the window.
+        before: Number of bins before the window that are kept, too.
     """
 
-    def __init__(self, span_s: float, bin_s: float = 60.0, least: int = 1) -> None:
+    def __init__(
+        self, span_s: float, bin_s: float = 60.0, least: int = 1, before: int = 0
+    ) -> None:
         self._span_s = span_s
+        self._before = before
         self._least = least
         self._bin_s = bin_s
         self._bins: deque[MinuteBin] = deque()
@@ -180,8 +186,8 @@ class MinuteBins:
         self._bins.append(MinuteBin(at_s, list(values), is_doubtful))
         self._doubtful += is_doubtful
         while (
-            len(self._bins) > self._least
-            and self._bins[-1].at_s - self._bins[0].at_s > self._span_s
+            len(self._bins) > max(self._least, self._before)
+            and self._bins[-1].at_s - self._bins[self._before].at_s > self._span_s
         ):
             self._doubtful -= self._bins.popleft().is_doubtful
         return True
@@ -233,23 +239,77 @@ class MinuteBins:
         ]
 
     def since_or_last(
-        self, begin_s: float, least: int, *, with_doubtful: bool
+        self,
+        begin_s: float,
+        least: int,
+        *,
+        with_doubtful: bool,
+        spikes: Collection[float] = (),
     ) -> list[MinuteBin]:
         """The bins since a moment; the last ones where fewer than `least` are so new.
 
         They must be up to two hours apart, as those of a sensor read every hour.
+
+        Args:
+            begin_s: The moment.
+            least: Number of bins that a rate needs.
+            with_doubtful: Whether suspect bins count.
+            spikes: Times of bins that do not count while there are enough others.
         """
-        found = self.since(begin_s, with_doubtful=with_doubtful)
-        if len(found) >= least or not found:
-            return found
-        last = self.bins(with_doubtful=with_doubtful)[-least:]
-        is_near = all(b.at_s - a.at_s <= LONGEST_INTERVAL_S for a, b in pairwise(last))
-        return last if is_near else found
+        found = _without(self.since(begin_s, with_doubtful=with_doubtful), spikes)
+        if len(found) < least and found:
+            last = _without(self.bins(with_doubtful=with_doubtful), spikes)[-least:]
+            steps = pairwise(last)
+            is_near = all(b.at_s - a.at_s <= LONGEST_INTERVAL_S for a, b in steps)
+            found = last if is_near else found
+        if len(found) < least and spikes:
+            return self.since_or_last(begin_s, least, with_doubtful=with_doubtful)
+        return found
+
+    def spikes(self, axes: int, noise: "Noise") -> dict[float, tuple[float, float]]:
+        """Bins whose values went there and back, by their times.
+
+        Args:
+            axes: Number of values that are axes.
+            noise: Noise of the sensor; while unknown, none is a spike.
+
+        Returns:
+            Since when each has readings, and the time of the bin after it.
+        """
+        if not noise.is_known or not self._bins:
+            return {}
+        bins = list(self._bins)
+        found = find_spikes(
+            [[b.values[axis] for b in bins] for axis in range(axes)], noise.sigma
+        )
+        return {
+            bins[at].at_s: (
+                bins[at].at_s // self._bin_s * self._bin_s,
+                bins[at + 1].at_s,
+            )
+            for at in found
+        }
 
     @property
     def has_doubtful(self) -> bool:
         """Whether any bin is suspect."""
         return self._doubtful > 0
+
+
+class Noise(Protocol):
+    """Noise of a sensor."""
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of a reading."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were enough readings for `sigma`."""
+
+
+def _without(bins: list[MinuteBin], spikes: Collection[float]) -> list[MinuteBin]:
+    return [b for b in bins if b.at_s not in spikes] if spikes else bins
 
 
 _SPAN_S = 50 * 3600.0

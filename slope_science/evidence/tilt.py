@@ -25,7 +25,13 @@ from slope_science.evidence.detections import (
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
-from slope_science.evidence.samples import Json, MinuteBin, MinuteBins, SensorSample
+from slope_science.evidence.samples import (
+    TILT_AXES,
+    Json,
+    MinuteBin,
+    MinuteBins,
+    SensorSample,
+)
 from slope_science.evidence.settings import TiltRuleSettings
 from slope_science.evidence.thermal import (
     WARMTH_DEG_PER_H,
@@ -140,7 +146,9 @@ class TiltWindow:
         self._axes = axes
         self._thresholds = rules.thresholds
         self._levels = [level for level, _ in self._thresholds]
-        self._recent = MinuteBins(span.length_s, span.bin_s, least=MIN_POINTS)
+        # a reading at the window's beginning is compared with the one before it
+        least = MIN_POINTS + 1
+        self._recent = MinuteBins(span.length_s, span.bin_s, least=least, before=1)
         self._lasting = PersistenceTimer(rules.persist_s)
         self._was = LOWEST
         self._hidden_deg_per_h: float | None = None
@@ -191,10 +199,16 @@ class TiltWindow:
 
     def is_noisy(self, now_s: float) -> bool:
         """Whether readings go forth and back by more than the sensor's noise."""
-        bins = self._bins(now_s, with_doubtful=True)
+        begin_s = now_s - self.span.length_s
+        bins = self._recent.since_or_last(begin_s, MIN_POINTS, with_doubtful=True)
         if not bins or not self._noise.is_known:
             return False
         return has_reversal(self._axes(bins), self._noise.sigma)
+
+    @property
+    def spikes(self) -> dict[float, tuple[float, float]]:
+        """Readings that went there and back, as `MinuteBins.spikes`."""
+        return self._recent.spikes(len(TILT_AXES), self._noise)
 
     def resolved_deg_per_h(self, now_s: float) -> float:
         """Rate that the sensor's own noise hides no longer; infinite while unknown."""
@@ -215,10 +229,13 @@ class TiltWindow:
         self._lasting.restore_state(lasting)
 
     def _bins(self, now_s: float, *, with_doubtful: bool) -> Sequence[MinuteBin]:
-        """Readings of the window; the last four of a sensor that is seldom read."""
+        """Readings of the window; the last four of a sensor that is seldom read.
+
+        Without single ones that went there and back.
+        """
         begin_s = now_s - self.span.length_s
         return self._recent.since_or_last(
-            begin_s, MIN_POINTS, with_doubtful=with_doubtful
+            begin_s, MIN_POINTS, with_doubtful=with_doubtful, spikes=self.spikes
         )
 
     def _rate(self, bins: Sequence[MinuteBin]) -> TiltRate | None:
@@ -404,6 +421,10 @@ class TiltRule:
         found = [claim for each in seen for claim in self._claims(each, None, now_s)]
         if hour.is_noisy(now_s):
             found.append(noise_detection(self.rule, self.sensor))
+        spikes = {each for window in self._windows for each in window.spikes.values()}
+        if spikes:
+            times = tuple(sorted(spikes))
+            found.append(Detection(self.rule, self.sensor, LOWEST, None, spikes=times))
         for window in longer:
             for each in window.detect(now_s):
                 hidden = self._hidden(each, hour.resolved_deg_per_h(now_s))

@@ -1,6 +1,8 @@
 """Wires, shocks and streams of a cell, and how they confirm each other."""
 
 import gc
+import json
+import random
 import weakref
 
 import pytest
@@ -10,6 +12,7 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell
 from slope_science.criteria import Criteria
+from slope_science.findings import combine_findings
 
 T0 = 1_700_006_400  # a full hour
 STEP = 600
@@ -223,6 +226,39 @@ def test_shocks_long_before_the_cut_confirm_nothing() -> None:
     ]
 
     assert "unconfirmed" in last(observations)[1][0]
+
+
+def creeping(spike_at: int, count: int) -> list[Observation]:
+    """A rod at 3 mm/h, and a still tilt meter with one reading 3 deg off."""
+    noise = random.Random(3)
+    found = []
+    for n in range(count):
+        at_s = T0 + n * STEP
+        off, mm = 3.0 * (n == spike_at), noise.gauss(n / 2, 0.05)
+        found += [
+            Observation(at_s, "n1", "rod", "mm", mm),
+            Observation(at_s, "n1", "tilt/x", "deg", noise.gauss(off, 0.002)),
+            Observation(at_s, "n1", "tilt/y", "deg", noise.gauss(off, 0.002)),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_spike_ends_its_level_in_a_pass_from_a_saved_state(has_begun: bool) -> None:
+    """A state of an earlier program, without the beginnings, is read; it holds."""
+    at = 30
+    observations = creeping(at, at + 2)
+    ends = [(T0 + n * STEP, 0.0) for n in range(at + 2)]
+    spiked_s = ends[at][0]
+    first = CellEvidence(observations, ends[: at + 1], due=[spiked_s])
+    past = json.loads(json.dumps(first.states[spiked_s]))
+    if not has_begun:
+        del past["begun"]
+    after = CellEvidence(observations, ends[at + 1 :], past=past, past_s=spiked_s)
+
+    assert combine_findings(first.at(spiked_s).findings).level == 4
+    level = combine_findings(after.at(ends[-1][0]).findings).level
+    assert level == (3 if has_begun else 4)
 
 
 def test_evidence_is_freed_with_its_last_reference() -> None:
