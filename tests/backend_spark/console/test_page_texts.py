@@ -6,7 +6,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from slope_science.causes import Cause
+from slope_science.findings import Cause
 
 from backend_spark.i18n import RAIN_CRITERIA, level_meaning
 
