@@ -316,8 +316,8 @@ class PublicationBuilder:
         # Large messages that were sent in part, and the encoded fragments that are left
         # to be sent; the most urgent message last.
         self._large: list[tuple[QueuedMessage, list[bytes]]] = []
-        # Routine ones that a break has ended, still leased, and the bytes of others of
-        # each priority since then.
+        # Routine ones that a break has ended, still leased, and the bytes of whole
+        # messages of each priority since the last break.
         self._interrupted: list[QueuedMessage] = []
         self._passed_bytes: dict[int, int] = {}
 
@@ -334,17 +334,21 @@ class PublicationBuilder:
         if self._large and priority <= self._large[-1][0].priority:
             large = self._large[-1][0]
             load = self._next_chunk()
-            self._scheduler.charge(large.priority, load.packet_bytes)
+            self._charge(large.priority, load)
             return load
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
         batch = self._lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
             return None
         load = self._build(batch)
-        self._scheduler.charge(priority, load.packet_bytes)
-        passed_bytes = self._passed_bytes.get(priority, 0) + load.packet_bytes
-        self._passed_bytes[priority] = passed_bytes
+        self._charge(priority, load)
         return load
+
+    def _charge(self, priority: int, load: OutgoingPublication) -> None:
+        self._scheduler.charge(priority, load.packet_bytes)
+        passed_bytes = self._passed_bytes.get(priority, 0)
+        passed_bytes += sum(len(message.payload) for message in load.messages)
+        self._passed_bytes[priority] = passed_bytes
 
     def build_burst(
         self, priority: int, max_count: int, max_bytes: int
@@ -397,13 +401,18 @@ class PublicationBuilder:
     def release_large(self) -> None:
         """Release large messages that were sent in part; they start again.
 
-        A routine one lets others of its priority go first, as many bytes as it has: on
-        a link that breaks every few kilobytes it would keep them back for ever.
+        A routine one that was the first of its priority on a link lets others go
+        first, as many bytes as it has or until the next break: on a link that breaks
+        every few kilobytes it would keep them back for ever.
         """
         large = [message for message, _ in self._large]
-        urgent = [m.seq for m in large if LADDER.is_urgent(m.priority)]
-        self._queue.release(urgent)
-        self._interrupted += [m for m in large if m.seq not in urgent]
+        again = [
+            m.seq
+            for m in large
+            if LADDER.is_urgent(m.priority) or self._passed_bytes.get(m.priority)
+        ]
+        self._queue.release(again)
+        self._interrupted += [m for m in large if m.seq not in again]
         self._large.clear()
         self._passed_bytes.clear()
 

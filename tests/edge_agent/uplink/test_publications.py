@@ -257,6 +257,48 @@ def test_messages_pass_a_large_one_that_the_link_has_interrupted() -> None:
     assert contents == [None, None, None, FRAGMENT_CONTENT]
 
 
+def sizes_by_link(link_bytes: int, links: int, first: int) -> list[list[int]]:
+    """Sizes of what each of some short links brings: 20 kB after others, under load."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    noise = random.Random(2)
+    for size in (*[1000] * first, 20_000):
+        harness.put(3, noise.randbytes(size))
+    arrived: list[list[int]] = []
+    for _ in range(links):
+        left_bytes = link_bytes
+        arrived.append([])
+        while True:
+            harness.put(3, noise.randbytes(1000))
+            built = harness.build()
+            assert built is not None
+            left_bytes -= built.packet_bytes
+            if left_bytes < 0:
+                break
+            arrived[-1] += [len(message.payload) for message in built.messages]
+            harness.queue.ack([message.seq for message in built.messages])
+        harness.builder.release([built])
+    return arrived
+
+
+@pytest.mark.parametrize(("link_bytes", "first"), [(22_000, 5), (30_000, 15)])
+def test_large_message_arrives_over_links_that_carry_it_once(
+    link_bytes: int, first: int
+) -> None:
+    """One that began in the middle of a link is first on the next one."""
+    one, two, three = sizes_by_link(link_bytes, 3, first)
+    assert one == [1000] * first
+    assert two[0] == 20_000
+    assert set(three) == {1000}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_messages_arrive_over_links_that_never_carry_a_large_one(first: int) -> None:
+    """It is tried first on one of them, then the others pass."""
+    arrived = sizes_by_link(8000, 12, first)
+    assert sum(map(len, arrived)) > 60
+    assert {size for sizes in arrived for size in sizes} == {1000}
+
+
 def test_interrupted_message_goes_on_under_constant_load() -> None:
     """Others pass it with as many bytes as it has, then it is the oldest."""
     harness = BuilderHarness(BATCH_RECEIVER)
