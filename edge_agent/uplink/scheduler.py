@@ -9,7 +9,7 @@ Source: weighted fair queueing (Demers, Keshav, Shenker 1989), with a virtual ti
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -334,20 +334,20 @@ class PublicationBuilder:
         if self._large and priority <= self._large[-1][0].priority:
             large = self._large[-1][0]
             load = self._next_chunk()
-            self._charge(large.priority, load)
+            self._charge(large.priority, [load])
             return load
         limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
         batch = self._lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
             return None
         load = self._build(batch)
-        self._charge(priority, load)
+        self._charge(priority, [load])
         return load
 
-    def _charge(self, priority: int, load: OutgoingPublication) -> None:
-        self._scheduler.charge(priority, load.packet_bytes)
+    def _charge(self, priority: int, loads: Sequence[OutgoingPublication]) -> None:
+        self._scheduler.charge(priority, sum(load.packet_bytes for load in loads))
         passed_bytes = self._passed_bytes.get(priority, 0)
-        passed_bytes += sum(len(message.payload) for message in load.messages)
+        passed_bytes += sum(len(m.payload) for load in loads for m in load.messages)
         self._passed_bytes[priority] = passed_bytes
 
     def build_burst(
@@ -371,7 +371,7 @@ class PublicationBuilder:
             OutgoingPublication(self._publication(message), (message,))
             for message in batch
         ]
-        self._scheduler.charge(priority, sum(load.packet_bytes for load in loads))
+        self._charge(priority, loads)
         return loads
 
     def put_back(self, loads: list[OutgoingPublication]) -> None:

@@ -313,6 +313,26 @@ def test_interrupted_message_goes_on_under_constant_load() -> None:
     assert contents.count(FRAGMENT_CONTENT) == 17
 
 
+def test_interrupted_message_goes_on_in_the_bursts_to_a_plain_broker() -> None:
+    """The bytes of messages that are sent whole count, too."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    for size in (20_000, *[1000] * 50):
+        harness.put(3, random.Random(size).randbytes(size))
+    assert harness.build_next_content() == FRAGMENT_CONTENT
+    harness.builder.release_large()
+    harness.in_flight.on_down()
+    harness.in_flight.on_up(1.0, 1000, [])
+    bursts = []
+    for _ in range(6):
+        assert harness.builder.next_priority(0.0, 1) == 3
+        bursts.append(harness.builder.build_burst(3, 10, 10_000))
+
+    sizes = [
+        len(m.payload) for loads in bursts for load in loads for m in load.messages
+    ]
+    assert sizes.index(20_000) in range(20, 30)
+
+
 def test_large_message_is_not_fragmented_for_a_plain_broker() -> None:
     """Subscribers of a plain broker get the message as it was put."""
     harness = BuilderHarness()
