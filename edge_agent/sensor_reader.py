@@ -45,7 +45,7 @@ class PlausibleRange:
         low: Least possible value.
         high: Greatest possible value.
         largest_step: Largest plausible change between two readings; None for any.
-        is_noisy: Whether equal readings are suspect, by `FLAT_LINE_S`.
+        is_noisy: Whether equal readings above `low` are suspect, by `FLAT_LINE_S`.
     """
 
     unit: str | None
@@ -109,6 +109,7 @@ class QualityFlagger:
             last.change = 0.0
             is_flat = (
                 limits.is_noisy
+                and value > limits.low  # soil drier than its calibration reads 0
                 and last.equal >= FLAT_LINE_COUNT
                 and at_s - last.since_s >= FLAT_LINE_S
             )

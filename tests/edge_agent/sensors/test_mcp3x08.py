@@ -1,6 +1,7 @@
 import pytest
 from slope_bench import START_S, opened, values
 
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
@@ -69,6 +70,19 @@ def test_calibration_that_reaches_ground_stays_valid() -> None:
     board.inject_fault("soil", Fault.DISCONNECTED)
 
     assert sensors["soil"].read(0.0)[0].value == 0.0
+
+
+def test_soil_drier_than_its_calibration_is_no_flat_line() -> None:
+    """Its readings are below 0 and sent as 0, for weeks."""
+    board, sensors = opened(SOIL | {"dry_v": 0.05, "wet_v": 2.5})
+    board.inject_fault("soil", Fault.DISCONNECTED)
+    soil, now_s = sensors["soil"], 0.0
+    reader = SensorReader([soil], lambda: now_s)
+    for hour in range(100):
+        now_s = 3600.0 * hour
+        (reading,) = reader.read([soil], now_s)
+        assert (reading.value, reading.extra) == (0.0, {})
+    assert reader.problems == {}
 
 
 def test_failing_bus_is_reported_for_every_channel() -> None:
