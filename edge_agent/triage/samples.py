@@ -93,7 +93,8 @@ def _add_main(
     if is_finite_number(reading.sum):
         sample.sum = reading.sum * factor  # type: ignore[operator]
     if flag in _UNUSABLE:
-        sample.is_failed, sample.is_missing = True, flag is Flag.MISSING
+        sample.is_failed = True
+        sample.is_missing = flag is Flag.MISSING and reading.value is None
     elif isinstance(reading.value, bool):
         sample.value = reading.value
     elif is_finite_number(reading.value):

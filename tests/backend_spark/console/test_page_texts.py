@@ -6,9 +6,8 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from slope_science.findings import Cause
-
 from backend_spark.i18n import RAIN_CRITERIA, level_meaning
+from slope_science.findings import Cause
 
 I18N = Path(__file__).parents[3] / "backend_spark/console/web/src/i18n.ts"
 CALL = """
