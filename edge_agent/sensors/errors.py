@@ -82,21 +82,19 @@ class SensorBusError(SensorError, ConnectionError):
 
 
 MAX_ANSWER_CHARS = 60
-"""Shown part of an answer. Noise may be long, and some links are paid by the byte."""
+"""Shown part of a wrong answer, with what is wrong with it. Noise may be long, and some
+links are paid by the byte."""
 
 
 class DamagedAnswerError(ValueError):
     """An answer on a serial line is not that of the probe.
 
-    Attributes:
-        problem: What is wrong with it.
-        shown: The answer as text, cut.
+    Args:
+        problem: What is wrong with it, and the answer as text; it is cut.
     """
 
-    def __init__(self, problem: str, shown: str) -> None:
-        self.problem = problem
-        self.shown = shown[:MAX_ANSWER_CHARS]
-        super().__init__(problem + self.shown)
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem[:MAX_ANSWER_CHARS])
 
 
 class SensorRangeError(SensorError, ValueError):

@@ -104,20 +104,16 @@ def decode(frame: bytes, sent: bytes) -> bytes:
         RefusedError: The probe answered with an exception.
     """
     if not is_complete(frame):
-        raise ModbusAnswerError(
-            "answers only", f" {len(frame)} bytes: {frame.hex(' ')}"
-        )
+        raise ModbusAnswerError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
     if modbus_crc(frame[:-2]) != frame[-2:]:
-        raise ModbusAnswerError("answers with a wrong CRC", f": {frame.hex(' ')}")
+        raise ModbusAnswerError(f"answers with a wrong CRC: {frame.hex(' ')}")
     if frame[0] != sent[0] or frame[1] & ~_EXCEPTION != sent[1]:
-        raise ModbusAnswerError("answers for another device", f": {frame.hex(' ')}")
+        raise ModbusAnswerError(f"answers for another device: {frame.hex(' ')}")
     if frame[1] & _EXCEPTION:
         raise ModbusExceptionError(frame[2])
     wanted = 2 * int.from_bytes(sent[4:6])
     if frame[2] != wanted:
-        raise ModbusAnswerError(
-            "answers", f" {frame[2]} bytes of registers, not {wanted}"
-        )
+        raise ModbusAnswerError(f"answers {frame[2]} bytes of registers, not {wanted}")
     return frame[3:-2]
 
 
@@ -230,19 +226,18 @@ class ModbusProbe(BaseSensor):
         return decode_number(data, self._settings.type, self._settings.order)
 
     def _request_registers(self) -> bytes:
-        reason, shown = "does not answer", ""
+        damage = ""
         is_slow = self._settings.timeout_s > _LONG_TIMEOUT_S
         for _ in range(_FEW_ATTEMPTS if is_slow else _ATTEMPTS):
             answer = self._exchange()
             try:
                 return decode(answer, self._request)
             except ModbusAnswerError as error:
-                reason, shown = "does not answer", ""
-                if answer:
-                    reason, shown = error.problem, error.shown
+                damage = f" correctly: it {error}" if answer else ""
             except ModbusExceptionError as error:
                 raise self._wrong(str(error), "check function and register") from error
-        raise self._wrong(reason, _REMEDY, shown)
+        # Noise changes between none and each kind of damage: all are one fault.
+        raise self._wrong("does not answer", _REMEDY, damage)
 
     def _exchange(self) -> bytes:
         with (

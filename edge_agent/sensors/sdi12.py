@@ -80,9 +80,9 @@ def decode_body(answer: bytes, command: bytes) -> str:
     line = answer.removeprefix(command)
     text = line.decode("latin-1")
     if not is_complete(line) or not text.isascii():
-        raise Sdi12AnswerError("answers no whole line", f": {answer!r}")
+        raise Sdi12AnswerError(f"answers no whole line: {answer!r}")
     if text[0] != chr(command[0]):
-        raise Sdi12AnswerError("answers for another device", f": {answer!r}")
+        raise Sdi12AnswerError(f"answers for another device: {answer!r}")
     return text[1 : -len(_END)]
 
 
@@ -94,7 +94,7 @@ def decode_announcement(answer: bytes, command: bytes) -> Announcement:
     """
     found = _ACKNOWLEDGED.fullmatch(decode_body(answer, command))
     if found is None:
-        raise Sdi12AnswerError("must announce seconds and a count", f", got {answer!r}")
+        raise Sdi12AnswerError(f"must announce seconds and a count, got {answer!r}")
     return Announcement(float(found["seconds"]), int(found["count"]))
 
 
@@ -108,9 +108,9 @@ def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
     if with_crc:
         body, crc = body[:-_CRC_CHARACTERS], body[-_CRC_CHARACTERS:]
         if crc != sdi12_crc(chr(command[0]) + body):
-            raise Sdi12AnswerError("answers with a wrong CRC", f": {answer!r}")
+            raise Sdi12AnswerError(f"answers with a wrong CRC: {answer!r}")
     if not _VALUES.fullmatch(body):
-        raise Sdi12AnswerError("must answer signed numbers", f", got {answer!r}")
+        raise Sdi12AnswerError(f"must answer signed numbers, got {answer!r}")
     return [float(value) for value in _VALUE.findall(body)]
 
 
@@ -276,16 +276,15 @@ class Sdi12Probe(BaseSensor):
         )
 
     def _query(self, command: bytes, parse: Callable[[bytes], T]) -> T:
-        reason, shown = "does not answer", ""
+        damage = ""
         for _ in range(_ATTEMPTS):
             answer = self._line.query(command, is_complete, _ANSWER_S)
             try:
                 return parse(answer)
             except Sdi12AnswerError as error:
-                reason, shown = "does not answer", ""
-                if answer:
-                    reason, shown = error.problem, error.shown
-        raise self._wrong(reason, _REMEDY, shown)
+                damage = f" correctly: it {error}" if answer else ""
+        # Noise changes between none and each kind of damage: all are one fault.
+        raise self._wrong("does not answer", _REMEDY, damage)
 
     def _wrong(self, reason: str, remedy: str, answer: str = "") -> SensorBusError:
         return SensorBusError(

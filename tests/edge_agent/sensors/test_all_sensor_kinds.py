@@ -142,7 +142,8 @@ def read_or_describe(sensor: Sensor, now_s: float) -> object:
         begin, end = f"sensor {sensor.name} {error.reason}", f"; {error.remedy}"
         answer = str(error).removeprefix(begin).removesuffix(end)
         is_whole = str(error) == begin + answer + end
-        return is_whole and len(answer) <= MAX_ANSWER_CHARS and error.remedy
+        shown = answer.removeprefix(" correctly: it ")
+        return is_whole and len(shown) <= MAX_ANSWER_CHARS and error.remedy
 
 
 def read_twice(sensor: Sensor, now_s: float) -> list[Reading]:
