@@ -179,14 +179,14 @@ class NotificationSender:
                 wanted.append(replace(each, target=target))
             else:
                 over[each.id] = state or NotificationState.GIVEN_UP
-        targets = {each.target for each in wanted if each.id in due}
         groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
         for each in wanted:
-            if each.target in targets:
-                reached = self._reached.get(each.id, frozenset())
-                groups.setdefault((each.target, reached), []).append(each)
+            reached = self._reached.get(each.id, frozenset())
+            groups.setdefault((each.target, reached), []).append(each)
         for (target, _), group in groups.items():
-            self._begin_delivery(target, group, now_s)
+            # A group that only waits would take the turn of one that is due.
+            if any(each.id in due for each in group):
+                self._begin_delivery(target, group, now_s)
         for number, state in over.items():
             self.outbox.drop(number, state)
             self._reached.pop(number, None)
@@ -196,8 +196,8 @@ class NotificationSender:
     ) -> list[StoredNotification]:
         """What is due with all that waits for a repetition, the highest level first.
 
-        A target gets both in one message: a lower level that came after a higher one of
-        the same event would read as a fall.
+        The same recipients get both in one message: a lower level that came after a
+        higher one of the same event would read as a fall.
         """
         if not due:
             return []

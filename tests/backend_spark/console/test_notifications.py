@@ -238,19 +238,36 @@ def test_answer_of_the_mail_server_is_recorded(
     assert "try again later" in attempt["outcome"]
 
 
+OTHER = SLOPES[1].cell.token
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (4, (5, CELL)),
+        (4, (5, OTHER)),
+        (4, (4, OTHER)),
+        (5, (4, OTHER)),
+        (5, (5, OTHER)),
+    ],
+)
 @pytest.mark.parametrize("late", ["to=b@x.example", "cc=b@x.example"])
 def test_recipient_that_is_refused_lets_no_other_have_the_mail_again(
-    make_console: MakeConsole, mailbox: tuple[str, Mailbox], late: str
+    make_console: MakeConsole,
+    mailbox: tuple[str, Mailbox],
+    late: str,
+    first: int,
+    second: tuple[int, str],
 ) -> None:
     """A greylist of one mailbox; what rises meanwhile reaches the other once too."""
     address, box = mailbox
     box.refused = {"b@x.example"}
     both = address.replace("to=duty@city.example", f"to=a@x.example&{late}")
     console = make_console(rule(both.replace("&to=b", ",b")))
-    console.rise(4)
+    console.rise(first)
     console.step()
     console.step(5)
-    console.rise(5)
+    console.rise(*second)
     console.step(1)
     console.step(30)
     assert box.accepted == [["a@x.example"], ["a@x.example"]]
