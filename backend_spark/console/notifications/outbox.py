@@ -265,6 +265,15 @@ class NotificationOutbox:
                 state, due_s = _after(each, problem, count, now_s)
                 _set(db, each.id, state, due_s)
 
+    def hasten(self, numbers: Iterable[int], now_s: float) -> None:
+        """Let waiting notifications be due now at the latest."""
+        with self._transaction() as db:
+            db.executemany(
+                "update notification set due_s = min(due_s, ?)"
+                " where id = ? and state = 'waiting'",
+                [(now_s, number) for number in numbers],
+            )
+
     def _finish(self, db: sqlite3.Connection, number: int, outcome: str) -> int:
         """Store the outcome of the last attempt, and return the number of attempts."""
         newest = db.execute(

@@ -287,14 +287,16 @@ class NotificationSender:
         """Deliver a batch, or its most urgent part, in a thread of the pool."""
         began_s = self.clock()
         try:
-            part = batch[: self._most_events(target)]
+            part, rest = self._divide(target, batch, began_s)
             is_begun = self._begin(part, began_s)
             problem = self._send(target, part)
             ended_s = self.clock()
             # The rest of a batch follows at once.
-            if not is_begun or (not problem and len(part) == len(batch)):
+            if not is_begun or (not problem and not rest):
                 self._sent_s[target] = ended_s
             self._end(part, problem, None if is_begun else began_s, ended_s)
+            if rest and not problem:
+                self._hasten(rest, ended_s)
         except Exception as error:
             # A loop of the console reports a damaged database, and ends it.
             failed = "delivery to %s failed; it is repeated: %r"
@@ -302,6 +304,28 @@ class NotificationSender:
         finally:
             with self._lock:
                 self._busy.discard(target)
+
+    def _divide(
+        self, target: Target, batch: Sequence[StoredNotification], now_s: float
+    ) -> tuple[Sequence[StoredNotification], Sequence[StoredNotification]]:
+        """Divide a batch into what one message may have, and the rest.
+
+        If it is too large, what is due goes alone: what waits for a repetition would
+        take its place each time.
+        """
+        most = self._most_events(target)
+        if most is None or len(batch) <= most:
+            return batch, ()
+        part = ([each for each in batch if each.due_s <= now_s] or batch)[:most]
+        sent = {each.id for each in part}
+        return part, [each for each in batch if each.id not in sent]
+
+    def _hasten(self, rest: Sequence[StoredNotification], now_s: float) -> None:
+        """Let what waits for a repetition follow a message that was accepted."""
+        try:
+            self.outbox.hasten([each.id for each in rest], now_s)
+        except sqlite3.Error as error:
+            log.warning("%d notifications wait longer: %s", len(rest), error)
 
     def _most_events(self, target: Target) -> int | None:
         """Most events in a message to a target; None where its size is limited."""

@@ -1050,6 +1050,30 @@ def test_message_with_all_data_has_a_largest_size(
     assert set(console.states()) == {"delivered"}
 
 
+def test_more_than_one_message_waits_and_follows_at_once(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The first 200 were sent each second, and the others were never tried."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    rise_on_many(console, MAX_EVENTS + 50)
+    for _ in range(30):
+        console.step(1)
+    counts = [len(body["events"]) for body in hook.bodies()]
+    assert counts == 3 * [MAX_EVENTS, 50]
+
+    hook.status = 200
+    hook.requests.clear()
+    console.rise(5)
+    for _ in range(3):
+        console.step(1)
+    counts = [len(body["events"]) for body in hook.bodies()]
+
+    assert counts == [1, MAX_EVENTS, 50]
+    assert set(console.states()) == {"delivered"}
+    assert console.outbox.overdue(console.clock()) == []
+
+
 def test_rule_selects_by_level_place_and_exercise(
     make_console: MakeConsole, hook: Receiver, tmp_path: Path
 ) -> None:
