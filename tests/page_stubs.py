@@ -100,19 +100,6 @@ esac
 test -f "$UNITS/$(basename "${@: -1}")"
 """
 
-CHOWN = """
-# The user must be one of ours or Mosquitto's, and the paths must exist; their owner
-# stays.
-for word in "$@"; do
-  case $word in
-    -*|mosquitto:) ;;
-    *:) grep -qrE "^u!? ${word%:} " "$ROOT/systemd/sysusers.d" \\
-        || { echo "no user $word" >&2; exit 1; };;
-    *) test -e "$word";;
-  esac || exit 1
-done
-"""
-
 SPARK_CLASS = """
 # The class must be in one of Spark's jars; nothing is started.
 name=$(echo "$1" | tr . /)
@@ -129,7 +116,6 @@ STUBS = {
     "python3": PYTHON3,
     "scp": SCP,
     "ssh": SSH,
-    "chown": CHOWN,
     "spark-class": SPARK_CLASS,
 }
 """Bash scripts by the name of the program."""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """An empty machine."""
-    made = Machine(tmp_path)
+    made = Machine(tmp_path, **{"-R yamamori:": '-R "$(id -un):"'})
     yield made
     made.stop()
 
