@@ -368,7 +368,7 @@ def _fitted(service: Any, message: Message) -> tuple[str, str]:  # noqa: ANN401
     """Title and text within the limits of a service of Apprise.
 
     Otherwise it may refuse each repetition. An address with ``overflow=split`` gets all
-    in several messages. A service without titles has the title in the text.
+    in several messages. Some services have the title in the text.
     """
     title, text = message.title, message.full_text
     if service.overflow_mode == "split":
@@ -377,7 +377,7 @@ def _fitted(service: Any, message: Message) -> tuple[str, str]:  # noqa: ANN401
     most = whole
     if service.title_maxlen > 0:
         title = title[: service.title_maxlen]
-    else:
+    if service.title_maxlen <= 0 or service.overflow_amalgamate_title:
         most -= len(title) + len("\r\n")
     if len(text) <= most:
         return title, text

@@ -751,6 +751,25 @@ def test_text_for_twilio_is_as_long_as_it_accepts(
     check_short(text, 1600)
 
 
+def test_title_and_text_are_together_within_the_limit_of_discord(
+    make_console: MakeConsole, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 characters for both; it refused each repetition of 2,015."""
+    url = "apprise.plugins.discord.NotifyDiscord.notify_url"
+    monkeypatch.setattr(url, hook.url)
+    link = "https://console.city.example/"
+    address = f"discord://{'1' * 18}/{'a' * 60}"
+    settings = rule(address, 'language = "en"')
+    console = make_console(f'address = "{link}"\n{settings}')
+    rise_on_many_with_reasons(console, 14, 50)
+    console.step()
+    (body,) = hook.bodies()
+    text = body["content"].removesuffix(link)
+
+    assert len(body["content"]) > len(text) > 1800
+    check_short(text, 2000 - len(link))
+
+
 def test_title_says_that_all_events_are_over(
     make_console: MakeConsole, hook: Receiver
 ) -> None:
