@@ -719,6 +719,8 @@ def test_address_with_overflow_split_gets_all_in_several_messages(
 ) -> None:
     """Each within the limit of the service, and no reason is left out."""
     monkeypatch.setattr(EAGLE, 160)
+    rate = "apprise.plugins.smseagle.NotifySMSEagle.request_rate_per_sec"
+    monkeypatch.setattr(rate, 0)  # otherwise it waits 5.5 s after each message
     hook.answer = b'{"result": {"message_id": "1", "status": "ok"}}'
     eagle = f"smseagle://token@127.0.0.1:{hook.port}/15551234567?overflow=split"
     console = make_console(rule(eagle, 'language = "en"'))
