@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from backend_spark.i18n import RAIN_CRITERIA, level_meaning
 from slope_science.findings import Cause
 
 I18N = Path(__file__).parents[3] / "backend_spark/console/web/src/i18n.ts"
+NODE = str(Path(sys.executable).with_name("node"))
+"""That of the environment: Debian's is too old for TypeScript."""
+
 CALL = """
 globalThis.document = { documentElement: {} };
 globalThis.localStorage = { setItem() {} };
@@ -25,10 +29,11 @@ console.log(JSON.stringify(texts));
 
 def page_texts(name: str, calls: list[tuple[Any, ...]]) -> list[str]:
     """What a function of the page gives for each language and arguments."""
-    command = ("node", "--input-type=module", "--eval", CALL, str(I18N), name)
+    command = (NODE, "--input-type=module", "--eval", CALL, str(I18N), name)
     done = subprocess.run(
-        (*command, json.dumps(calls)), capture_output=True, text=True, check=True
+        (*command, json.dumps(calls)), capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
     texts: list[str] = json.loads(done.stdout)
     return texts
 
