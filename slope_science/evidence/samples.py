@@ -171,11 +171,14 @@ class MinuteBins:
         self._bin_s = bin_s
         self._bins: deque[MinuteBin] = deque()
         self._doubtful = 0
+        # By the noise; rules ask for them several times for each reading.
+        self._spikes: tuple[float, dict[float, tuple[float, float]]] | None = None
 
     def add(
         self, at_s: float, values: Sequence[float], *, is_doubtful: bool = False
     ) -> bool:
         """Add a reading; False for one older than the last, which is ignored."""
+        self._spikes = None
         last = self._bins[-1] if self._bins else None
         is_same = last and at_s // self._bin_s == last.at_s // self._bin_s
         if last and is_same and last.is_doubtful == is_doubtful:
@@ -216,6 +219,7 @@ class MinuteBins:
 
     def restore_state(self, state: Json) -> None:
         """Restore from `to_state`."""
+        self._spikes = None
         self._bins = deque(
             MinuteBin(
                 at_s,
@@ -278,9 +282,15 @@ class MinuteBins:
         """
         if not noise.is_known or not self._bins:
             return {}
+        sigma = noise.sigma
+        if self._spikes is None or self._spikes[0] != sigma:
+            self._spikes = sigma, self._find_spikes(axes, sigma)
+        return self._spikes[1]
+
+    def _find_spikes(self, axes: int, sigma: float) -> dict[float, tuple[float, float]]:
         bins = list(self._bins)
         found = find_spikes(
-            [[b.values[axis] for b in bins] for axis in range(axes)], noise.sigma
+            [[b.values[axis] for b in bins] for axis in range(axes)], sigma
         )
         return {
             bins[at].at_s: (
