@@ -23,6 +23,7 @@ from backend_spark.tables.reader import open_tables
 from demo.processes import Processes
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
+# The log keeps the archive's scored segments, however old they are.
 SETTINGS = {
     "manager": """[manager]
 broker = "{0.url}"
@@ -41,6 +42,7 @@ data = "state/gateway"
 data = "state/backend"
 [ingest]
 broker = "{2.url}"
+keep_days = 3650
 [score]
 master = "local[1]"
 """,
