@@ -245,6 +245,7 @@ def run_job(
     lock = _hold_tables(settings.backend, waits=standby)
     _check_replay(tables_folder(settings.backend))
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+    log.info("starting Spark, which can take half a minute")
     session = open_session(choose_master(master, settings.score.master))
     gate, scoring, start = _prepare(session, settings, pulse, once=once)
     gates.append(gate)
