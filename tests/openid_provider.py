@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import httpx
 from conftest import free_port, wait_until
+from console_workspace import HTTP_ONLY
 
 PROGRAM: Final = Path(__file__).parent / "stores/openid_provider.mjs"
 LIBRARY: Final = Path(__file__).parent / "stores/node_modules/oidc-provider"
@@ -59,11 +60,11 @@ class TestProvider:
 
     def damage(self, **faults: Any) -> None:  # noqa: ANN401 - JSON
         """Damage the ID tokens from now on; see the program."""
-        httpx.post(f"{self.issuer}/faults", json=faults, timeout=60).raise_for_status()
+        _post(f"{self.issuer}/faults", faults)
 
     def change_keys(self) -> None:
         """Sign with another key from now on."""
-        httpx.post(f"{self.issuer}/keys", timeout=60).raise_for_status()
+        _post(f"{self.issuer}/keys")
 
     def stop(self) -> None:
         """Kill it."""
@@ -102,10 +103,15 @@ def run_provider(console_port: int, log: Path) -> Iterator[TestProvider]:
 
 
 def _answers(provider: TestProvider) -> bool:
+    url = f"{provider.issuer}/jwks"
     try:
-        return httpx.get(f"{provider.issuer}/jwks", timeout=5).status_code == 200
+        return httpx.get(url, timeout=5, verify=HTTP_ONLY).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def _post(url: str, json: object = None) -> None:
+    httpx.post(url, json=json, timeout=60, verify=HTTP_ONLY).raise_for_status()
 
 
 def sign_in_at(browser: httpx.Client, url: str, user: str) -> str:

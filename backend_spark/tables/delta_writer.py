@@ -239,13 +239,15 @@ def create_tables(folder: Folder, names: Iterable[str]) -> None:
     In a folder torn commits are moved out of the log, commits that a killed process
     left unsynced are synced. Only one process may call this for a table.
     """
+    if isinstance(folder, Path):
+        make_folder(folder)
     for name in names:
         path, schema = folder / name, TABLES[name]
         if isinstance(path, Path):
             recover_table(path)
             if name in DERIVED_TABLES:
                 discard_damaged(path)
-            make_folder(path)
+            path.mkdir(exist_ok=True)
         if not is_table(path):
             DeltaTable.create(
                 table_url(path),
@@ -258,6 +260,8 @@ def create_tables(folder: Folder, names: Iterable[str]) -> None:
                 sync_version(path, int(commit.stem))
         _configure(path)
         _add_columns(path, schema)
+    if isinstance(folder, Path):
+        fsync_folder(folder)
 
 
 def _properties(path: Folder) -> dict[str, str]:

@@ -357,7 +357,7 @@ def kafka() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["segments", "kafka"])
+@pytest.fixture(params=["segments", pytest.param("kafka", marks=pytest.mark.long)])
 def data_and_writer(
     request: pytest.FixtureRequest, make_data: Callable[[str], Any]
 ) -> tuple[Any, LogWriter]:

@@ -354,7 +354,9 @@ def check_each_once(folder: Path, count: int) -> None:
     assert tables.levels().num_rows == len(once)
 
 
-@pytest.mark.parametrize("table", ["bronze", "silver"])
+@pytest.mark.parametrize(
+    "table", ["bronze", pytest.param("silver", marks=pytest.mark.long)]
+)
 def test_first_batch_of_a_new_checkpoint_dies(
     spark: SparkSession,
     make_data: Callable[[], Any],

@@ -188,7 +188,9 @@ def test_job_is_rejected_after_an_interrupted_replay(
     assert read_current(tables).is_stored
 
 
-@pytest.mark.parametrize("from_us", [None, T0 * 1_000_000])
+@pytest.mark.parametrize(
+    "from_us", [None, pytest.param(T0 * 1_000_000, marks=pytest.mark.long)]
+)
 def test_replay_keeps_what_bronze_no_longer_has(
     spark: SparkSession, scored: Data, from_us: int | None
 ) -> None:

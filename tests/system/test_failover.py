@@ -84,7 +84,9 @@ def node(deployment: Deployment, tmp_path: Path) -> Iterator[Node]:
     made.stop()
 
 
-@pytest.mark.parametrize("what", ["daemon", "broker", "both"])
+@pytest.mark.parametrize(
+    "what", ["daemon", "broker", pytest.param("both", marks=pytest.mark.long)]
+)
 def test_node_fails_over_to_the_next_gateway_and_returns(
     deployment: Deployment,
     node: Node,

@@ -203,7 +203,9 @@ def test_change_at_one_manager_is_published_by_all(
         assert payloads[0] == payloads[1]
 
 
-@pytest.mark.parametrize("victim", ["a", "b", "c"])
+@pytest.mark.parametrize(
+    "victim", ["a", *(pytest.param(name, marks=pytest.mark.long) for name in "bc")]
+)
 def test_kill_of_any_manager_changes_nothing_for_clients(
     make_deployment: Callable[[str], Deployment], victim: str
 ) -> None:

@@ -502,7 +502,9 @@ def analyse(silent: SilentCell, load: Drop, analyses: dict[int, float]) -> None:
         silent.pipeline.score_analyses()
 
 
-@pytest.mark.parametrize("restarted_at", [None, 60, 80])
+@pytest.mark.parametrize(
+    "restarted_at", [None, 60, pytest.param(80, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("level", [1, 3])
 def test_notice_of_the_readings_returns_when_the_analyses_fall(
     silent: SilentCell,

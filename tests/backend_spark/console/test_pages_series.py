@@ -53,6 +53,7 @@ def test_series_of_a_slope_and_of_another_node(
     driver.get(f"{address}?lang=ja#{CREEP.cell.token}")
     press(driver, ".panel .open-series")
     wait_until(lambda: "累加雨量" in text(driver, ".series-page .totals"))
+    wait_until(lambda: driver.execute_script(LIMITS))
     captions = driver.execute_script(CAPTIONS)
 
     assert "速度の逆数 (h/mm)" in captions

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
@@ -79,6 +81,22 @@ def add_batch(tables: Folder, batch_id: int, names: tuple[str, ...]) -> None:
 
 def fill(section: BackendSection) -> None:
     """Seven segments of which five are in the tables, levels, and the console's."""
+    if section.tables is None:
+        shutil.copytree(Path(_template().name) / "data", section.data)
+    else:
+        write_all(section)
+
+
+@cache
+def _template() -> TemporaryDirectory[str]:
+    """A filled backend in folders, made once."""
+    folder = TemporaryDirectory()
+    write_all(BackendSection(data=f"{folder.name}/data"))
+    return folder
+
+
+def write_all(section: BackendSection) -> None:
+    """Write what `fill` names."""
     data, tables = Path(section.data), tables_folder(section)
     writer = SegmentWriter(data / "log", STREAM)
     for seq in range(7):

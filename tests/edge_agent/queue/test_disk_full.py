@@ -146,7 +146,7 @@ def test_alarm_takes_the_messages_held_in_memory_along(
     "durability",
     [COMMIT_EVERY_PUT, COMMIT_PUTS_DEFER_ACKS, Durability(window_s=3600.0)],
 )
-@pytest.mark.parametrize("readings", [0, 20_000])
+@pytest.mark.parametrize("readings", [0, pytest.param(20_000, marks=pytest.mark.long)])
 def test_removal_makes_room_for_alarms_while_the_disk_stays_full(
     small_disk: Path, durability: Durability, readings: int
 ) -> None:

@@ -137,7 +137,7 @@ def test_publisher_pauses_without_subscribers_and_resumes() -> None:
     assert gateways.received[name_of(3)] == ["somebody"]
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_publishers_resume_although_the_notice_of_a_subscriber_is_lost(
     seed: int,
 ) -> None:
