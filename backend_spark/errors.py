@@ -28,6 +28,7 @@ A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`
 """
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
@@ -151,6 +152,15 @@ class StandardsRequestError(BackendError, FieldError):
     ) -> None:
         super().__init__(field, rule, value, remedy)
         self.status = status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers of the answer: with status 503, when to send it again."""
+        return (
+            {"Retry-After": "2"}
+            if self.status == HTTPStatus.SERVICE_UNAVAILABLE
+            else {}
+        )
 
 
 class PlotError(_RuleError):

@@ -28,6 +28,7 @@ from backend_spark.console.previews import PastPreview
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
+from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.store import Folder
@@ -131,6 +132,19 @@ class ConsoleServices:
             if what in unsaved:
                 log.warning("%s are saved again", what)
             unsaved.discard(what)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a place among the answers that are computed at once.
+
+        Raises:
+            HTTPException: 503 if none became free in time.
+        """
+        try:
+            with self.standards.limits.turn():
+                yield
+        except StandardsRequestError as error:
+            raise HTTPException(error.status, str(error), error.headers) from error
 
     def count_events(self) -> None:
         """Update the summary of the open events that every page shows."""

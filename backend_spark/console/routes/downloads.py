@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from backend_spark.console.dependencies import ConsoleServices, Services, client
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.time_travel import LAST_S
-from backend_spark.errors import ExportError, StandardsRequestError
+from backend_spark.errors import ExportError
 from backend_spark.exports import formats
 from backend_spark.tables.reader import DeltaTables, sql_literal
 from backend_spark.tables.schemas import TABLES
@@ -67,8 +67,6 @@ def rows(
         found = _read(services, order)
     except ExportError as error:
         raise HTTPException(422, str(error)) from error
-    except StandardsRequestError as error:
-        raise HTTPException(error.status, str(error)) from error
     begin, end = utc_time(order.from_s), utc_time(order.to_s)
     name = f"{order.table}-{begin:%Y%m%dT%H%MZ}-{end:%Y%m%dT%H%MZ}.{form}"
     return _file(found, order.table, order.zone, name)
@@ -77,7 +75,7 @@ def rows(
 def _read(services: ConsoleServices, order: RowOrder) -> pa.Table:
     names, conditions = TABLES[order.table].names, order.conditions()
     tables = DeltaTables(services.tables)
-    with services.standards.limits.turn():
+    with services.turn():
         found = tables.select(order.table, names, conditions, "at", (MAX_ROWS + 1, 0))
     if found.num_rows > MAX_ROWS:
         rule, remedy = f"times with at most {MAX_ROWS} rows", "ask for fewer days"

@@ -27,7 +27,7 @@ from backend_spark.console.http import (
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.cap_feed import OF_LEVELS, refusal
 from backend_spark.console.routes.time_travel import UnixTime, check_moment
-from backend_spark.errors import ExportError, StandardsRequestError
+from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
 from backend_spark.i18n import render_both
@@ -226,13 +226,8 @@ def series(
     """Rain, readings and movement of nodes until a time, the present by default."""
     span = SeriesSpan.ending(end_s or services.live_state.now_s(), hours)
     tables, thresholds = DeltaTables(services.tables), services.thresholds
-    try:
-        with services.standards.limits.turn():
-            found = [
-                node_series(tables, name, span, thresholds.tilt_of) for name in node
-            ]
-    except StandardsRequestError as error:
-        raise HTTPException(error.status, str(error)) from error
+    with services.turn():
+        found = [node_series(tables, name, span, thresholds.tilt_of) for name in node]
     return json_response({
         "begin_s": span.begin_s,
         "end_s": span.end_s,
@@ -293,7 +288,7 @@ def _states(
 ) -> tuple[datetime, list[CellState]]:
     live_state = services.live_state
     try:
-        with services.standards.limits.turn():
+        with services.turn():
             return read_cell_states(
                 DeltaTables(services.tables),
                 utc_time(live_state.now_s()),
@@ -302,8 +297,6 @@ def _states(
                 services.places.now,
                 may_be_old=may_be_old,
             )
-    except StandardsRequestError as error:
-        raise HTTPException(error.status, str(error)) from error
     except ExportError:
         raise
     except (OverflowError, ValueError) as error:

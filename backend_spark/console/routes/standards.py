@@ -266,7 +266,7 @@ def _answer(make: Callable[[], Any], kind: str, request: Request) -> Response:
         code = codes.get(error.status, "InvalidParameterValue")
         problem = {"code": code, "description": str(error)}
         encoded = msgspec.json.encode(problem)
-        return Response(encoded, error.status, headers, JSON)
+        return Response(encoded, error.status, headers | error.headers, JSON)
     return Response(content, headers=headers, media_type=kind)
 
 
@@ -403,8 +403,7 @@ def error_response(error: StandardsRequestError) -> Response:
     """An error in the form that clients of the standard read."""
     body = {"code": error.status, "type": "error", "message": str(error)}
     answer = json_response(body, error.status)
-    if error.status == 503:  # noqa: PLR2004 - service unavailable
-        answer.headers["Retry-After"] = "2"
+    answer.headers.update(error.headers)
     return answer
 
 

@@ -142,12 +142,13 @@ def test_replay_of_an_unknown_cell_is_empty(chief: httpx.Client) -> None:
             assert chief.get(path, params=SPAN).status_code < 500
 
 
-def test_downloads_of_levels_count_among_the_answers_at_once(
-    workspace: Workspace,
-) -> None:
-    """A look at the past reads gold: a third one at once is sent away, not computed."""
+def test_answers_at_once_are_limited(workspace: Workspace) -> None:
+    """Of what reads much: a third one gets status 503 and when to retry."""
     paths = [
-        f"/api/download/{name}?at={NOW_S}" for name in ("levels.geojson", "draft.xml")
+        f"/api/download/levels.geojson?at={NOW_S}",
+        f"/api/download/draft.xml?at={NOW_S}",
+        "/ogc/collections/levels/items",
+        "/sta/v1.1/Observations",
     ]
     with ExitStack() as stack:
         parts = make_test_services(workspace, Clock())
@@ -161,6 +162,7 @@ def test_downloads_of_levels_count_among_the_answers_at_once(
                 busy = list(pool.map(client.get, paths))
         free = [client.get(path) for path in paths]
 
-    assert [answer.status_code for answer in busy] == [503, 503]
-    assert "sent again later" in busy[0].text
-    assert [answer.status_code for answer in free] == [200, 200]
+    for answer in busy:
+        assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "2")
+        assert "sent again later" in answer.text
+    assert {answer.status_code for answer in free} == {200}
