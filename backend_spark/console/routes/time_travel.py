@@ -342,6 +342,28 @@ def requested_span(from_s: int, to_s: int, known: Known = "now") -> ReplaySpan:
 
 RequestedSpan = Annotated[ReplaySpan, Depends(requested_span)]
 
+MAX_FRAME_S: Final = ReplaySpan(0, MAX_DAYS * DAY_S, is_then=False).frame_s - STEP_S
+"""From the first to the last step of a frame of the longest replay."""
+
+
+def requested_frame(span: RequestedSpan) -> ReplaySpan:
+    """Steps of one frame, of which all columns are read.
+
+    Raises:
+        HTTPException: 422 if no replay has such a long frame.
+    """
+    if span.to_s - span.from_s > MAX_FRAME_S:
+        limit, hours = (s / 3600 for s in (MAX_FRAME_S, span.to_s - span.from_s))
+        raise HTTPException(
+            422,
+            f"to_s must be at most {limit:.1f} hours after from_s in a frame, "
+            f"got {hours:.1f}",
+        )
+    return span
+
+
+RequestedFrame = Annotated[ReplaySpan, Depends(requested_frame)]
+
 
 @router.get("/replay/bounds")
 def bounds(services: Services) -> Response:
@@ -361,7 +383,8 @@ def levels(span: RequestedSpan, services: Services) -> Response:
             f"from_s to to_s holds {rows:,} levels, at most {MAX_ROWS:,} are shown: "
             f"choose about {share:.0%} of that time",
         )
-    played = read_replay(tables, span)
+    with services.turn():
+        played = read_replay(tables, span)
     head = msgspec.json.encode({
         "tokens": played.tokens,
         "corners": services.live_state.corners.of(played.tokens),
@@ -383,11 +406,15 @@ def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
     thresholds = services.thresholds
     lines = (thresholds.for_cell(token), thresholds.tilt_of(token))
-    return json_response(CellHistory(services.tables).numbers(token, span, *lines))
+    with services.turn():
+        numbers = CellHistory(services.tables).numbers(token, span, *lines)
+    return json_response(numbers)
 
 
 @router.get("/replay/cell/{token}/frame")
-def frame(token: str, span: RequestedSpan, services: Services) -> Response:
+def frame(token: str, span: RequestedFrame, services: Services) -> Response:
     """A cell as the map shows it in one frame."""
     criteria = services.thresholds.for_cell(token)
-    return json_response(CellHistory(services.tables).frame(token, span, criteria))
+    with services.turn():
+        shown = CellHistory(services.tables).frame(token, span, criteria)
+    return json_response(shown)

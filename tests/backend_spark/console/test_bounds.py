@@ -147,6 +147,9 @@ def test_answers_at_once_are_limited(workspace: Workspace) -> None:
     paths = [
         f"/api/download/levels.geojson?at={NOW_S}",
         f"/api/download/draft.xml?at={NOW_S}",
+        f"/api/replay/levels?from_s={NOW_S}&to_s={NOW_S}",
+        f"/api/replay/cell/{CELL}?from_s={NOW_S}&to_s={NOW_S}",
+        f"/api/replay/cell/{CELL}/frame?from_s={NOW_S}&to_s={NOW_S}",
         "/ogc/collections/levels/items",
         "/sta/v1.1/Observations",
     ]

@@ -200,6 +200,22 @@ def test_invalid_span_is_rejected(
     assert message in answer.text
 
 
+def test_frame_of_more_steps_than_any_replay_is_rejected(open_app: OpenApp) -> None:
+    """All columns of each row are read; the longest replay has frames of 58 steps."""
+    client, path = open_app(), f"cell/{TOKEN}/frame"
+    longest = time_travel.ReplaySpan(
+        NOW_S - time_travel.MAX_DAYS * DAY_S, NOW_S, is_then=False
+    )
+    from_s = NOW_S - longest.frame_s + STEP_S
+    shown = get_replay(client, path, from_s=from_s)
+    answer = get_replay(client, path, from_s=from_s - STEP_S)
+
+    assert longest.frame_s == 58 * STEP_S
+    assert shown.json()["latest"]["level"] is not None
+    assert answer.status_code == 422
+    assert "at most 9.5 hours after from_s in a frame, got 9.7" in answer.text
+
+
 def test_too_many_levels_are_rejected_before_reading(
     open_app: OpenApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
