@@ -243,7 +243,7 @@ class TimeWalk:
         first, last = limits if sign > 0 else limits[::-1]
         at, seen, span = first, 0, FIRST_SPAN
         if start is not None and (start.at - first) * sign >= timedelta(0):
-            at, seen = start.at, start.seen
+            at, seen = start.at, self._rows_behind(query, start)
         while (at - last) * sign <= timedelta(0):
             far = _limited(at, span * sign, last)
             size = CHUNK_ROWS if query.accepts else min(wanted, CHUNK_ROWS)
@@ -259,6 +259,16 @@ class TimeWalk:
             if len(rows) < size:
                 at, seen, span = far + _TICK * sign, 0, span * SPAN_GROWTH
             yield None, WalkPosition(at, seen)
+
+    def _rows_behind(self, query: RowQuery, start: WalkPosition) -> int:
+        """Rows of a position's time to leave out, at most those that there are.
+
+        They are sorted in memory, and the position may be forged.
+        """
+        if start.seen <= CHUNK_ROWS or not fits_sql(start.at):
+            return start.seen
+        conditions = [*query.conditions, f"at = {sql_literal(start.at)}"]
+        return min(start.seen, self.tables.count(query.table, conditions))
 
     def _read(
         self,

@@ -167,6 +167,19 @@ def test_position_outside_of_the_table(tables: DeltaTables, year: int) -> None:
     assert len(page.rows) <= 5
 
 
+@pytest.mark.parametrize("is_descending", [True, False])
+def test_position_beyond_the_rows_of_its_time(
+    tables: DeltaTables, *, is_descending: bool
+) -> None:
+    """Continues with the next time: to leave out more would sort a whole day."""
+    start = WalkPosition(BEGIN + timedelta(days=5), 10**9 - 1)
+    walk = TimeWalk(tables, lambda: False)
+    page = walk.read_page(query(is_descending=is_descending), 4, start=str(start))
+
+    days = [(row["at"] - BEGIN).days for row in page.rows]
+    assert days == ([4, 4, 4, 3] if is_descending else [6, 6, 6, 7])
+
+
 def test_table_that_does_not_exist(tmp_path: Path) -> None:
     """Has no rows."""
     walk = TimeWalk(DeltaTables(tmp_path), lambda: False)
