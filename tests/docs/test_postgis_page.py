@@ -50,6 +50,8 @@ def test_commands_of_the_page_run(server: PostgisServer, machine: Machine) -> No
     """The first role writes in its schema alone; the second reads alone."""
     (set_up,) = PAGE["Set up the database"]
     (connect,) = PAGE["Connect"]
+    with server.connect("template1") as link:  # as in PostgreSQL 13 and 14
+        link.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
     machine.run(set_up)
     printed = machine.run(connect)
 
