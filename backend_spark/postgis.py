@@ -132,6 +132,9 @@ CONNECT_S: Final = 10
 LOCK_S: Final = 60
 """Longest waits for the server, and for another pass or a change of the layout."""
 
+CUT_OFF_S: Final = 60
+"""Time after which a connection ends whose server is out of reach."""
+
 ROWS_AT_ONCE: Final = 65_536
 NUL: Final = "\0"
 """Cannot be in a text of PostgreSQL."""
@@ -284,7 +287,7 @@ def sync_postgis(copy: PostgisCopy) -> SyncResult:
         PostgisUnavailableError: The database does not answer; a later pass may work.
     """
     try:
-        with _connect(copy.service) as link, link.cursor() as cursor:
+        with connect(copy.service) as link, link.cursor() as cursor:
             return _Pass(copy, cursor).run()
     except psycopg.OperationalError as error:
         raise PostgisUnavailableError(copy.service, str(error)) from error
@@ -296,13 +299,23 @@ def sync_postgis(copy: PostgisCopy) -> SyncResult:
         ) from error
 
 
-def _connect(service: str) -> Connection:
+def connect(service: str) -> Connection:
+    """Connect to the database of a service.
+
+    Raises:
+        PostgisSetupError: The service is not defined.
+        psycopg.OperationalError: The database does not answer.
+    """
     try:
         return psycopg.connect(
             service=service,
             connect_timeout=CONNECT_S,
             client_encoding="utf8",
             application_name="yamamori",
+            tcp_user_timeout=CUT_OFF_S * 1000,
+            keepalives_idle=CUT_OFF_S // 2,
+            keepalives_interval=CUT_OFF_S // 6,
+            keepalives_count=3,
         )
     except psycopg.OperationalError as error:
         if "definition of service" not in str(error):

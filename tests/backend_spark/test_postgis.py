@@ -1,8 +1,10 @@
 """``backend-spark postgis``: a copy is always one version of gold, as a whole."""
 
 import itertools
+import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ import pytest
 from conftest import free_port, wait_until
 from postgis_server import PostgisServer, run_postgis
 
-from backend_spark.postgis import PostgisCopy, SyncResult, sync_postgis
+from backend_spark.postgis import PostgisCopy, SyncResult, connect, sync_postgis
 from backend_spark.scoring.holds import HoldLimits, PresentLevel
 from backend_spark.tables.delta_writer import (
     append_rows,
@@ -402,6 +404,18 @@ def test_database_that_is_away_is_tried_again(copy: Copy) -> None:
     assert "Connection refused" in printed
     assert secret not in printed
     assert "Traceback" not in printed
+
+
+def test_connection_ends_when_the_database_is_cut_off(copy: Copy) -> None:
+    """After a minute, in which the kernel has tried to reach its machine."""
+    with copy.server.connect(copy.database) as link:
+        link.execute("ALTER ROLE postgres PASSWORD 'very-secret'")
+    copy.write_service(host="127.0.0.1", password="very-secret", sslmode="disable")  # noqa: S106 - of a test
+    with connect("yamamori") as link, socket.socket(fileno=os.dup(link.fileno())) as s:
+        wait_ms = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        idle_s = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+
+    assert (wait_ms, idle_s) == (60_000, 30)
 
 
 def test_password_goes_to_no_server_without_a_certificate(copy: Copy) -> None:
