@@ -78,8 +78,15 @@ def run(program: str, data: Path, timeout_s: float = 120) -> tuple[int, str]:
     return done.returncode, done.stderr.splitlines()[-1]
 
 
-CASES = [(program, mode) for program in PROGRAMS for mode in (0o000, 0o555)]
-CASES.remove(("manager", 0o555))  # goes on without its file, and logs that
+CLOSED, READ_ONLY = 0o000, 0o555
+CASES = [
+    *((program, CLOSED) for program in PROGRAMS),
+    *(
+        pytest.param(program, READ_ONLY, marks=pytest.mark.long)
+        for program in PROGRAMS
+        if program != "manager"  # goes on without its file, and logs that
+    ),
+]
 
 
 @pytest.mark.parametrize(("program", "mode"), CASES)

@@ -207,6 +207,7 @@ def test_levels_are_those_of_their_cells_after_a_restart(
     assert driver.execute_script(LISTED) == listed
 
 
+@pytest.mark.long
 def test_panel_keeps_the_focus_when_new_levels_arrive(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -228,6 +229,7 @@ def test_panel_keeps_the_focus_when_new_levels_arrive(
     assert driver.execute_script(focused, css)
 
 
+@pytest.mark.long
 def test_html_in_a_node_name_is_escaped(console: str, driver: Chrome) -> None:
     """In the panel of the cell and in the dialog of the node."""
     shown(driver, console)
@@ -257,6 +259,7 @@ def test_login_form_shows_a_wrong_password(
     wait_until(lambda: "a-chief" in text(driver, ".account"))
 
 
+@pytest.mark.long
 def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
     """In both orientations nothing overflows and no level is cut off."""
     for width, height in ((1024, 768), (800, 1280)):
@@ -301,6 +304,7 @@ def test_threshold_is_changed_in_the_page(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_page_that_was_left_is_not_drawn_when_its_data_arrive(
     console: str, driver: Chrome
 ) -> None:
@@ -331,7 +335,10 @@ def test_assumed_rain_is_marked_by_a_banner(console: str, driver: Chrome) -> Non
     assert text(driver, ".assumed-banner") == ""
 
 
-@pytest.mark.parametrize("control", [".slider .now", ".slider .stepBack"])
+@pytest.mark.parametrize(
+    "control",
+    [".slider .now", pytest.param(".slider .stepBack", marks=pytest.mark.long)],
+)
 def test_assumed_rain_ends_with_another_time(
     console: str, driver: Chrome, control: str
 ) -> None:
@@ -361,6 +368,7 @@ def test_report_prints_on_one_page(console: str, driver: Chrome) -> None:
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_skill_of_a_season_is_shown_in_the_page(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from browser import picture, resize
 from conftest import wait_until
 from console_axe import find_violations
@@ -63,6 +64,7 @@ def test_chief_changes_accounts_and_the_own_password(
     log_in(driver, address, "tanaka", NEW)
 
 
+@pytest.mark.long
 def test_role_that_was_not_changed_is_not_shown(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -96,6 +98,7 @@ def test_page_that_failed_in_an_outage_is_drawn_after_it(
     wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, "tr[data-node]"))
 
 
+@pytest.mark.long
 def test_search_and_filter_in_an_outage_say_so(console: str, driver: Chrome) -> None:
     """In the page's language, and without the rows of the text before."""
     words = "サーバーにつながりません"

@@ -156,6 +156,7 @@ def test_silence_of_a_node_outside_all_cells_is_not_called_calm(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_window_of_an_event_is_not_replaced_by_that_of_a_node(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -209,6 +210,7 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     assert kept == "現地へ向かう"
 
 
+@pytest.mark.long
 def test_event_that_is_acknowledged_leaves_the_choice_of_others(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -270,6 +272,7 @@ def test_new_event_rings_and_shows_in_the_title(
     wait_until(lambda: driver.execute_script("return document.body.dataset.rang > 1"))
 
 
+@pytest.mark.long
 def test_decision_about_chosen_events_waits_for_what_others_decided(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -347,6 +350,7 @@ def test_events_that_could_not_be_read_are_read_again(
     assert not text(driver, ".events-page .problem ~ .problem")
 
 
+@pytest.mark.long
 def test_refused_note_is_named_until_the_next_one(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
@@ -393,7 +397,9 @@ def test_what_is_written_while_a_note_is_sent_stays(
     assert kept == "巡視中 次は橋"
 
 
-@pytest.mark.parametrize("button", [".acknowledge", "[data-decide]"])
+@pytest.mark.parametrize(
+    "button", [pytest.param(".acknowledge", marks=pytest.mark.long), "[data-decide]"]
+)
 def test_second_click_on_a_slow_link_decides_nothing(
     run_console: RunConsole, driver: Chrome, workspace: Workspace, button: str
 ) -> None:

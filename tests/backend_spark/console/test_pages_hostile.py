@@ -176,7 +176,7 @@ def test_missing_cells_are_shown_as_missing(console: str, driver: Chrome) -> Non
     assert map_data(driver)["cells"] == str(len(SLOPES))
 
 
-@pytest.mark.parametrize("language", ["ja", "en"])
+@pytest.mark.parametrize("language", ["ja", pytest.param("en", marks=pytest.mark.long)])
 def test_login_form_shows_the_waiting_time(
     run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
 ) -> None:

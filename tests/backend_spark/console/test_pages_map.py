@@ -69,6 +69,7 @@ def test_chief_adds_zones_and_finds_an_address(
     assert not [each for each in logged if "Content Security Policy" in each]
 
 
+@pytest.mark.long
 def test_link_of_a_cell_counts_while_the_address_is_written(
     console: str, driver: Chrome
 ) -> None:
@@ -131,6 +132,7 @@ window.fetch = async (...request) => {
 """The first list lacks a cell."""
 
 
+@pytest.mark.long
 def test_list_of_cells_that_is_late_is_not_drawn(console: str, driver: Chrome) -> None:
     """It is fetched again: list and map show all cells with their own levels."""
     added = driver.execute_cdp_cmd(
@@ -148,7 +150,11 @@ def test_list_of_cells_that_is_late_is_not_drawn(console: str, driver: Chrome) -
 
 
 @pytest.mark.parametrize(
-    "hash_", ["map=x,y,z&at=-1&tab=none&replay=5,1", "map=99,999,50&lang=xx"]
+    "hash_",
+    [
+        "map=x,y,z&at=-1&tab=none&replay=5,1",
+        pytest.param("map=99,999,50&lang=xx", marks=pytest.mark.long),
+    ],
 )
 def test_damaged_address_opens_the_present(
     console: str, driver: Chrome, hash_: str
@@ -249,6 +255,7 @@ def test_first_picture_is_one_frame_of_the_cells(console: str, driver: Chrome) -
     assert not any("u_sky_color" in text for text in shaders)
 
 
+@pytest.mark.long
 def test_library_of_the_map_is_fetched_beside_the_page(
     console: str, driver: Chrome
 ) -> None:
@@ -269,6 +276,7 @@ SLOW = {"offline": False, "latency": 0, "uploadThroughput": -1}
 """With a throughput: a connection on which the library comes after the cells."""
 
 
+@pytest.mark.long
 def test_place_in_the_address_is_kept_until_the_library_comes(
     console: str, driver: Chrome
 ) -> None:

@@ -155,6 +155,7 @@ def test_replay_without_data_does_not_show_the_present_as_the_past(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_invalid_dates_are_rejected_with_a_message(
     run_console: RunConsole, driver: Chrome
 ) -> None:

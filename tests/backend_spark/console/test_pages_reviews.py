@@ -199,6 +199,7 @@ def test_readings_are_marked_as_bad_and_the_decision_is_reverted(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_range_of_readings_ends_at_the_present(address: str, driver: Chrome) -> None:
     """Before the first answer of a slow link the form opened with a day of 1970."""
     page = ReviewsPage(driver, address, "en")
@@ -219,6 +220,7 @@ def choose_node(driver: Chrome, node: str) -> None:
     field.send_keys(node + Keys.TAB)
 
 
+@pytest.mark.long
 def test_readings_of_another_node_are_not_saved_before_their_effect_is_shown(
     address: str, driver: Chrome
 ) -> None:
@@ -239,6 +241,7 @@ def test_readings_of_another_node_are_not_saved_before_their_effect_is_shown(
     assert find(driver, ".review-form .primary").is_enabled()
 
 
+@pytest.mark.long
 def test_readings_to_choose_are_those_of_the_node_that_was_typed_last(
     address: str, driver: Chrome
 ) -> None:
@@ -268,6 +271,7 @@ window.fetch = async (path, options) => {
 """
 
 
+@pytest.mark.long
 def test_decision_that_is_refused_says_so(address: str, driver: Chrome) -> None:
     """New readings changed its effect; the form only took away the tick."""
     page = ReviewsPage(driver, address, "ja")
@@ -311,6 +315,7 @@ def test_preview_that_waits_for_another_one_is_computed_then(
     assert not text(driver, ".review-form .problem")
 
 
+@pytest.mark.long
 def test_page_and_window_fit_a_phone(address: str, driver: Chrome) -> None:
     """Nothing is wider than the screen."""
     resize(driver, PHONE)

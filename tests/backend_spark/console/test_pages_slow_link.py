@@ -148,6 +148,7 @@ def test_slow_link_with_many_cells_is_connected_again(
     wait_until(lambda: not text(driver, ".status.alarm"))
 
 
+@pytest.mark.long
 def test_assumed_rain_that_was_switched_off_is_not_shown(
     console: str, driver: Chrome
 ) -> None:
@@ -333,6 +334,7 @@ return entries.some((e) => e.name.endsWith(arguments[0]) && e.responseEnd > 0);
 """
 
 
+@pytest.mark.long
 def test_late_failure_leaves_the_nodes_of_a_newer_filter(
     console: str, driver: Chrome
 ) -> None:
@@ -353,6 +355,7 @@ def test_late_failure_leaves_the_nodes_of_a_newer_filter(
     assert not text(driver, ".health-page .problem")
 
 
+@pytest.mark.long
 def test_late_failure_leaves_the_series_of_a_newer_range(
     console: str, driver: Chrome
 ) -> None:
@@ -372,6 +375,7 @@ def test_late_failure_leaves_the_series_of_a_newer_range(
     assert not text(driver, ".series-found .problem")
 
 
+@pytest.mark.long
 def test_enter_opens_the_place_that_was_typed(console: str, driver: Chrome) -> None:
     """And not the first one of the text before, whose list was still shown."""
     shown(driver, console, "en")
@@ -390,6 +394,7 @@ def test_enter_opens_the_place_that_was_typed(console: str, driver: Chrome) -> N
     assert text(driver, popup) == "otani-1"
 
 
+@pytest.mark.long
 def test_replay_is_that_of_the_dates_that_were_chosen_last(
     console: str, driver: Chrome
 ) -> None:
@@ -409,6 +414,7 @@ def test_replay_is_that_of_the_dates_that_were_chosen_last(
     assert "10/26 00:00 –" in text(driver, ".replay b")
 
 
+@pytest.mark.long
 def test_dates_of_the_replay_that_cannot_be_read_say_so(
     console: str, driver: Chrome
 ) -> None:
@@ -426,6 +432,7 @@ def test_dates_of_the_replay_that_cannot_be_read_say_so(
     assert find(driver, "input[name=from]").is_displayed()
 
 
+@pytest.mark.long
 def test_window_of_a_node_that_cannot_be_read_says_so(
     console: str, driver: Chrome
 ) -> None:

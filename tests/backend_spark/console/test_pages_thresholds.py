@@ -145,6 +145,7 @@ def test_earlier_version_is_restored(address: str, driver: Chrome) -> None:
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_storm_that_ends_on_another_day_has_both_dates(
     address: str, driver: Chrome
 ) -> None:
@@ -156,6 +157,7 @@ def test_storm_that_ends_on_another_day_has_both_dates(
     assert text(driver, ".storms tbody td").count("10/") == 2
 
 
+@pytest.mark.long
 def test_preview_fits_a_phone(address: str, driver: Chrome) -> None:
     """Nothing is wider than the screen."""
     resize(driver, (390, 844))
