@@ -9,7 +9,7 @@ was known before it stays readable.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -226,6 +226,7 @@ def _revision(
     """The row to write, if any, and the version that it supersedes, if any."""
     kept = {name: before[name] for name in VERSION_COLUMNS}
     if is_unchanged(row, before):
+        row = _with_receipt_in_time(row, before)
         is_equal = all(
             row[n] == before[n]
             for n in IGNORED_COLUMNS - set(VERSION_COLUMNS)
@@ -248,6 +249,19 @@ def _revision(
     }
     gone = {"version": version, "superseded_at": when, "superseded_because": why}
     return after, before | gone
+
+
+def _with_receipt_in_time(row: Row, before: Row) -> Row:
+    """An unchanged row, with a receipt within the hour instead of a later one.
+
+    By that column the replay as known then selects the rows that were known in time.
+    """
+    settled = row["at"] + timedelta(seconds=SETTLED_S)
+    received = before.get("latest_received")
+    if received is None or received > settled:
+        return row
+    is_late = (row["latest_received"] or settled) > settled
+    return row | {"latest_received": received} if is_late else row
 
 
 def is_unchanged(row: Row, before: Row) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_spark.console.routes.time_travel import first_versions
 from backend_spark.scoring.revisions import (
     NewReadings,
     RevisedRows,
@@ -117,6 +118,31 @@ def test_unchanged_row_is_not_written_again() -> None:
     found = compare(row(swi_mm=50.0000001), row(version=2), 47.0)
 
     assert found.changed.num_rows == found.superseded.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("before_h", "after_h", "kept_h"),
+    [(0.1, 3.0, 0.1), (1.0, 3.0, 1.0), (0.1, 0.9, 0.9), (2.0, 3.0, 3.0)],
+)
+@pytest.mark.parametrize("codes", [None, ['["text","r"]']])
+def test_late_readings_that_change_nothing_leave_the_row_known_in_time(
+    before_h: float, after_h: float, kept_h: float, codes: list[str] | None
+) -> None:
+    """The replay as known then has the row if data of its step arrived in an hour."""
+    before_at, after_at, kept_at = (
+        AT + timedelta(hours=h) for h in (before_h, after_h, kept_h)
+    )
+    before = row(version=1, latest_received=before_at)
+    new = row(latest_received=after_at, reason_codes=codes)
+    found = compare(new, before, after_h)
+    (stored,) = found.changed.to_pylist() or [row_of(before)]
+
+    assert stored["latest_received"] == kept_at
+    assert stored["reason_codes"] == codes
+    assert found.changed.num_rows == (codes is not None or kept_at != before_at)
+    assert found.superseded.num_rows == 0
+    shown = first_versions(pa.Table.from_pylist([stored], schema=LEVELS))
+    assert shown.num_rows == (before_h <= 1)
 
 
 def test_reason_codes_of_the_same_reasons_are_no_revision() -> None:
