@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -21,6 +22,7 @@ from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
 from backend_spark.console.level_grid import (
     HELD_OFFSET,
+    LAST_WEEK_S,
     LATE_STEPS,
     MISSING,
     NO_JUDGEMENT,
@@ -36,6 +38,7 @@ from backend_spark.console.panels import (
     utc_time,
 )
 from backend_spark.i18n import reasons_of, render_both
+from backend_spark.scoring.holds import LOW_HOLD_S
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import DeltaTables
@@ -44,14 +47,17 @@ from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import shortened
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import LevelThresholds
+from slope_science.findings import ADVISORY, WARNING
 
 MAX_FRAMES: Final = 1008
 """Seven days of steps; in a longer span a frame covers several steps."""
 
 MAX_ROWS: Final = 20_000_000
 LATE_S: Final = LATE_STEPS * STEP_S
+DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
 _COLUMNS: Final = ("cell", "at", "level", "state", "version", "latest_received")
+_SCHEMA: Final = pa.schema([LEVELS.field(name) for name in _COLUMNS])
 _LEVELS: Final = np.array(
     sorted(
         [MISSING, NO_JUDGEMENT, *range(1, 6), *range(HELD_OFFSET + 1, HELD_OFFSET + 6)],
@@ -64,6 +70,10 @@ a held level the same one judged."""
 
 _RANK_OF: Final = np.zeros(int(_LEVELS.max()) + 1, np.uint8)
 _RANK_OF[_LEVELS] = np.arange(len(_LEVELS))
+_SEVERITY: Final = np.array([severity(level)[0] for level in _LEVELS], np.uint8)
+"""Level by rank; 0 without one."""
+
+_RANK_BITS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -105,48 +115,125 @@ class ReplayFrames:
         span: Of the frames.
         tokens: Cell of each row.
         ranks: Rank of the highest level of each cell and frame.
+        last: Rank of the last level of each cell and frame, in the lower bits, and the
+            number of its step in the frame.
+        starts: Level of each cell before the span, 0 for none that is held.
+        starts_s: Unix time of that level.
         revised: Number of levels that were revised after they were published.
     """
 
     span: ReplaySpan
     tokens: list[str] = field(default_factory=list)
     ranks: Bytes = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    last: npt.NDArray[np.uint16] = field(
+        default_factory=lambda: np.zeros((0, 0), np.uint16)
+    )
+    starts: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
+    starts_s: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     revised: int = 0
 
     def __post_init__(self) -> None:
         """Start without cells."""
         self.ranks = np.zeros((0, self.span.frames), np.uint8)
+        self.last = np.zeros((0, self.span.frames), np.uint16)
         self._row_of: dict[str, int] = {}
 
-    @property
     def levels(self) -> Bytes:
-        """Levels with one row per cell and one column per frame."""
-        return _LEVELS[self.ranks]
+        """Levels with one row per cell and one column per frame.
+
+        A silent cell has the level that is held: not the highest of a frame, which a
+        later one of the frame may have ended.
+        """
+        shown: Bytes = _LEVELS[self.ranks]
+        last = _SEVERITY[self.last & ((1 << _RANK_BITS) - 1)]
+        held, held_s = self.starts, self.starts_s
+        for frame in range(self.span.frames):
+            at_s = self.span.begin_s + frame * self.span.frame_s
+            is_known = self.ranks[:, frame] > 0
+            held = np.where(is_known, last[:, frame], held)
+            held_s = np.where(is_known, at_s, held_s)
+            is_silent = at_s - held_s > LATE_S
+            rows = ~is_known & is_silent & _is_held(held, at_s - held_s)
+            shown[rows, frame] = held[rows] + HELD_OFFSET
+        return shown
+
+    def start(self, rows: pa.Table) -> None:
+        """Add the newest row of each cell before the span, where its level is held."""
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        levels = _SEVERITY[_RANK_OF[shown_levels(rows)]]
+        is_held = _is_held(levels, self.span.begin_s - at_s)
+        cells = self._rows_of(rows.filter(pa.array(is_held)))
+        self.starts[cells], self.starts_s[cells] = levels[is_held], at_s[is_held]
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the levels table."""
         at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
-        frames = -((self.span.begin_s - at_s) // self.span.frame_s)
-        levels = shown_levels(rows)
-        tokens = rows["cell"].cast(pa.string())
-        cells = number_cells(tokens, self.tokens, self._row_of)
-        new = len(self.tokens) - len(self.ranks)
-        if new:
-            more = np.zeros((new, self.span.frames), np.uint8)
-            self.ranks = np.vstack([self.ranks, more])
-        np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
+        after_s, frame_s = at_s - self.span.begin_s, self.span.frame_s
+        frames = -(-after_s // frame_s)
+        steps = (after_s - 1) % frame_s // STEP_S
+        ranks = _RANK_OF[shown_levels(rows)]
+        cells = self._rows_of(rows)
+        np.maximum.at(self.ranks, (cells, frames), ranks)
+        last = (steps << _RANK_BITS | ranks).astype(np.uint16)
+        np.maximum.at(self.last, (cells, frames), last)
+
+    def _rows_of(self, rows: pa.Table) -> Integers:
+        cells = number_cells(rows["cell"].cast(pa.string()), self.tokens, self._row_of)
+        more = ((0, len(self.tokens) - len(self.ranks)), (0, 0))
+        if more[0][1]:
+            self.ranks = np.pad(self.ranks, more)
+            self.last = np.pad(self.last, more)
+            self.starts = np.pad(self.starts, more[0])
+            self.starts_s = np.pad(self.starts_s, more[0])
+        return cells
+
+
+def _is_held(levels: Bytes, silent_s: Integers) -> npt.NDArray[np.bool_]:
+    """Whether the map shows levels of cells that have been silent for some time."""
+    is_low = (levels == ADVISORY) & (silent_s <= LOW_HOLD_S)
+    held: npt.NDArray[np.bool_] = (levels >= WARNING) | is_low
+    return held
 
 
 def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
     """Read the frames of a span."""
     played = ReplayFrames(span)
-    for rows in _rows(tables, "levels", span):
+    played.start(_newest_before(tables, span))
+    between = span.begin_s, span.to_s
+    for rows in _rows(tables, "levels", between):
         played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
         played.add(first_versions(rows) if span.is_then else rows)
     if span.is_then:
-        for rows in _rows(tables, "revisions", span):
+        for rows in _rows(tables, "revisions", between):
             played.add(first_versions(rows))
     return played
+
+
+def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
+    """The newest row before a span of each cell with one in the week before it.
+
+    Also of cells that have been silent for longer. As known then, it is the newest
+    first version in time of the day before that row.
+    """
+    until_s = span.begin_s - STEP_S
+    between = utc_time(max(0, until_s - LAST_WEEK_S)), utc_time(max(0, until_s))
+    found = tables.newest_levels(_COLUMNS, *between, with_silent=True)
+    newest = pa.Table.from_pylist(found, schema=_SCHEMA)
+    if not span.is_then:
+        return newest
+    parts = [first_versions(newest)]
+    others = newest.filter(pc.invert(pc.is_in(newest["cell"], parts[0]["cell"])))
+    days = others["at"].cast(pa.int64()).to_numpy() // _MICRO // DAY_S
+    for day in np.unique(days).tolist():
+        cells = others.filter(pa.array(days == day))["cell"]
+        last_s = min((day + 1) * DAY_S - STEP_S, until_s)
+        for name in ("levels", "revisions"):
+            read = _rows(tables, name, ((day - 1) * DAY_S, last_s), cells)
+            parts += [first_versions(rows).select(_COLUMNS) for rows in read]
+    rows = pa.concat_tables(parts, promote_options="permissive").sort_by("at")
+    rows = rows.append_column("place", pa.array(np.arange(rows.num_rows)))
+    last = rows.group_by("cell").aggregate([("place", "max")])["place_max"]
+    return rows.take(last)
 
 
 def first_versions(rows: pa.Table) -> pa.Table:
@@ -198,15 +285,19 @@ def levels_extent(tables: DeltaTables) -> TableExtent:
     return TableExtent(tuple(files))
 
 
-def _rows(tables: DeltaTables, name: str, span: ReplaySpan) -> Iterator[pa.Table]:
-    """Batches of a table; columns that it lacks are null."""
+def _rows(
+    tables: DeltaTables,
+    name: str,
+    between: tuple[int, int],
+    cells: pa.ChunkedArray | None = None,
+) -> Iterator[pa.Table]:
+    """Batches of a table within two Unix times; columns that it lacks are null."""
     source = tables.dataset(name)
     stored = [column for column in _COLUMNS if column in source.schema.names]
-    begin, end = (
-        pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC"))
-        for s in (span.begin_s, span.to_s)
-    )
+    begin, end = (pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC")) for s in between)
     wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
+    if cells is not None:
+        wanted &= pc.field("cell").isin(cells.combine_chunks())
     for batch in source.to_batches(columns=stored, filter=wanted):
         rows = pa.table(batch)
         kinds = {"version": pa.int32(), "state": pa.string(), "latest_received": None}
@@ -305,7 +396,6 @@ class CellHistory:
 
 
 MAX_DAYS: Final = 400
-DAY_S: Final = 86_400
 LAST_S: Final = 4_102_444_800
 """2100-01-01; a later time is a typing error."""
 
@@ -397,7 +487,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
         "revised": played.revised,
     })
     headers = {"X-Head-Bytes": str(len(head)), "Cache-Control": "no-store"}
-    body = head + played.levels.tobytes()
+    body = head + played.levels().tobytes()
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 

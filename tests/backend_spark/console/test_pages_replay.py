@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS, REVISIONS
+from backend_spark.tables.schemas import LEVELS, NODES, REVISIONS
 
 RunConsole = Callable[..., str]
 END_S = NOW_S - 30 * 86_400
@@ -51,12 +51,16 @@ def field(at_s: float) -> str:
     return f"{japan:%Y-%m-%dT%H:%M}"
 
 
-def choose(driver: Chrome, known: str) -> None:
-    """Open the form, choose the storm's day and play it."""
+def choose(
+    driver: Chrome,
+    known: str,
+    between: tuple[int, int] = (END_S - STEPS * STEP_S, END_S + STEP_S),
+) -> None:
+    """Open the form, choose the storm's day or other times, and play them."""
     find(driver, ".dates").send_keys(Keys.ENTER)
     find(driver, "input[name=from]")
-    fill(driver, "from", field(END_S - STEPS * STEP_S))
-    fill(driver, "to", field(END_S + STEP_S))
+    fill(driver, "from", field(between[0]))
+    fill(driver, "to", field(between[1]))
     find(driver, f"select[name=known] option[value={known}]").click()
     find(driver, ".replay .primary").send_keys(Keys.ENTER)
     wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".present-level"))
@@ -169,3 +173,30 @@ def test_invalid_dates_are_rejected_with_a_message(
     wait_until(lambda: "not after to_s" in text(driver, ".replay .problem"))
 
     assert map_data(driver)["cells"] == str(len(SLOPES))
+
+
+@pytest.mark.parametrize("known", ["now", "then"])
+def test_held_level_of_a_long_silent_cell_stays_in_the_past(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, known: str
+) -> None:
+    """On the map, on its slider, and in a replay of the days after its last level.
+
+    As known then, its level was 2, which is held for a day.
+    """
+    at = datetime.fromtimestamp(END_S, UTC)
+    node = dict.fromkeys(NODES.names) | {"node": OLD.node, "cell": CELL}
+    rows = pa.Table.from_pylist([node | {"at": at, "received_at": at}], NODES)
+    write_deltalake(str(workspace.data / "tables" / "nodes"), rows, mode="append")
+    driver.get(f"{run_console()}?lang=en")
+    held, pick = "Unknown (last level 4)", f".pick[data-token='{CELL}']"
+    wait_until(lambda: "Unknown (last judged level 4 at" in text(driver, pick))
+    find(driver, ".course input").send_keys(Keys.ARROW_LEFT * 2)
+    wait_until(lambda: held in text(driver, pick))
+    choose(driver, known, (NOW_S - 86_400, NOW_S))
+
+    cells = len(SLOPES) + (known == "now")
+    wait_until(lambda: map_data(driver)["cells"] == str(cells))
+    for key in (Keys.HOME, Keys.END):
+        find(driver, ".course input").send_keys(key)
+        wait_until(lambda: (held in text(driver, pick)) == (known == "now"))
+    no_problems(driver)

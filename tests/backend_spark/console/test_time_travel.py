@@ -12,7 +12,7 @@ from console_tables import STEP_S, Slope, storm, write_tables
 from console_workspace import NOW_S, SLOPES, Workspace
 from deltalake import write_deltalake
 
-from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT
+from backend_spark.console.level_grid import HELD_OFFSET, MISSING, NO_JUDGEMENT
 from backend_spark.console.routes import time_travel
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, REVISIONS
@@ -65,6 +65,20 @@ def append(
     write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
 
 
+def append_levels(
+    workspace: Workspace, row: dict[str, Any], levels: dict[str, dict[int, int]]
+) -> None:
+    """Add rows like one, by cell: level by minutes after `LONG_AGO_S`."""
+    minutes = (LONG_AGO_S - NOW_S) // 60
+    rows = [
+        changed(row, minutes + at, cell=cell, level=level, state="judged")
+        for cell, known in levels.items()
+        for at, level in known.items()
+    ]
+    table = pa.Table.from_pylist(rows, schema=LEVELS)
+    write_deltalake(str(workspace.data / "tables/levels"), table, mode="append")
+
+
 def test_old_span_has_the_cells_of_its_time(
     open_app: OpenApp, workspace: Workspace
 ) -> None:
@@ -87,7 +101,11 @@ def test_old_span_has_the_cells_of_its_time(
 def test_short_span_has_one_frame_per_step(
     open_app: OpenApp, workspace: Workspace
 ) -> None:
-    """Levels equal the table, from half an hour before the span; gaps stay missing."""
+    """Levels equal the table, from half an hour before the span.
+
+    A gap is missing for half an hour, in which the page shows the level before it; then
+    that is held.
+    """
     head, levels = frames(get_replay(open_app()))
     rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
 
@@ -96,8 +114,13 @@ def test_short_span_has_one_frame_per_step(
     for token, cell_levels in levels.items():
         for at, level in enumerate(cell_levels):
             moment = (token, head["begin_s"] + at * STEP_S)
-            assert level == (known[moment] or NO_JUDGEMENT if moment in known else 0)
-    assert levels[SLOPES[3].cell.token][-12:] == [MISSING] * 12
+            if level < HELD_OFFSET:
+                stored = known[moment] or NO_JUDGEMENT if moment in known else MISSING
+                assert level == stored
+    silent = levels[SLOPES[3].cell.token]
+    held = [HELD_OFFSET + silent[-13]] * 9
+    assert silent[-12:] == [MISSING] * 3 + held
+    assert sum(each.count(held[0]) for each in levels.values()) == 9
 
 
 def test_long_span_shows_the_highest_level_per_frame(
@@ -112,11 +135,78 @@ def test_long_span_shows_the_highest_level_per_frame(
     assert head["frames"] <= time_travel.MAX_FRAMES
     assert head["frame_s"] == 53 * STEP_S
     for token, cell_levels in levels.items():
-        judged = [level for level in steps[token] if level != NO_JUDGEMENT]
+        judged = [level for level in steps[token] if level < NO_JUDGEMENT]
         assert max(cell_levels) == max(judged)
     params = {"from_s": head["to_s"] - head["frame_s"] + STEP_S, "to_s": head["to_s"]}
     frame = get_replay(client, f"cell/{TOKEN}/frame", **params).json()
     assert frame["latest"]["level"] == levels[TOKEN][-1]
+
+
+def test_level_before_the_span_is_held_until_the_next_one(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """From level 3 on without an end, level 2 for a day; lower ones are no cell."""
+    steps = {
+        "354e18bc": {-5 * 1440: 1, -5 * 1440 + 10: 4},
+        "354e18c4": {-20 * 60: 2},
+        "354e18cc": {-30 * 60: 2},
+        "354e18d4": {-120: 4, -60: 1},
+        "354e18dc": {-120: 3, 60: 1},
+    }
+    append_levels(workspace, row, steps)
+    answer = get_replay(open_app(), from_s=LONG_AGO_S, to_s=LONG_AGO_S + DAY_S)
+    head, levels = frames(answer)
+
+    assert head["begin_s"] == LONG_AGO_S - 1800
+    assert levels == {
+        "354e18bc": [HELD_OFFSET + 4] * 148,
+        "354e18c4": [HELD_OFFSET + 2] * 28 + [MISSING] * 120,
+        "354e18dc": [HELD_OFFSET + 3] * 9 + [1] + [MISSING] * 138,
+    }
+
+
+def test_first_version_before_the_span_is_held_as_known_then(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """A level that was revised, and one before a row that came too late."""
+    revised, late = "354e18bc", "354e18c4"
+    append_levels(workspace, row, {revised: {-600: 4, -590: 4}, late: {-600: 3}})
+    at = {
+        "minutes": (LONG_AGO_S - NOW_S) // 60 - 580,
+        "latest_received": row["at"],
+        "level": 1,
+    }
+    for cell in (revised, late):
+        append(workspace, "levels", LEVELS, changed(row, cell=cell, version=2, **at))
+    in_time = changed(row, at["minutes"])["latest_received"]
+    then = at | {"cell": revised, "version": 1, "level": 5, "latest_received": in_time}
+    append(workspace, "revisions", REVISIONS, changed(row, **then))
+    span = {"from_s": LONG_AGO_S, "to_s": LONG_AGO_S + 3600}
+    client = open_app()
+
+    assert frames(get_replay(client, **span))[1] == {}
+    assert frames(get_replay(client, **span, known="then"))[1] == {
+        revised: [HELD_OFFSET + 5] * 10,
+        late: [HELD_OFFSET + 3] * 10,
+    }
+
+
+def test_long_frame_holds_its_last_level(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """It shows its highest level, which the next one may have ended."""
+    fallen, risen = "354e18bc", "354e18c4"
+    steps = {
+        fallen: {10: 1, 20: 4, 30: 4, 40: 1},
+        risen: {10: 1, 20: 3, 30: 2, 40: 4},
+    }
+    append_levels(workspace, row, steps)
+    span = {"from_s": LONG_AGO_S, "to_s": LONG_AGO_S + 100 * DAY_S}
+    head, levels = frames(get_replay(open_app(), **span))
+
+    assert head["frame_s"] == 15 * STEP_S
+    assert levels[fallen] == [MISSING, 4] + [MISSING] * (head["frames"] - 2)
+    assert levels[risen] == [MISSING, 4] + [HELD_OFFSET + 4] * (head["frames"] - 2)
 
 
 def test_known_then_shows_the_first_version(

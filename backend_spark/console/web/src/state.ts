@@ -326,19 +326,22 @@ export class State extends EventTarget {
         const level = at >= 0 && at < steps ? (levels[row * steps + at] ?? MISSING) : MISSING;
         if (level !== MISSING) return level;
       }
-      return this.heldLevel(levels.subarray(row * steps, (row + 1) * steps), step, stepS);
+      return replay ? MISSING : this.heldLevel(row, step, stepS);
     });
   }
 
-  // Level of a silent cell: a level from 3 on is held, level 2 for a day.
-  private heldLevel(levels: Uint8Array, step: number, stepS: number): number {
-    for (let at = Math.min(step, levels.length - 1); at >= 0; at--) {
-      const level = levels[at] ?? MISSING;
+  // Level of a silent cell: a level from 3 on is held, level 2 for a day. A replay has it from the server.
+  private heldLevel(row: number, step: number, stepS: number): number {
+    const { history, now } = this;
+    if (!history || !now) return MISSING;
+    for (let at = Math.min(step, HISTORY_STEPS - 1); at >= 0; at--) {
+      const level = history.levels[row * HISTORY_STEPS + at] ?? MISSING;
       if (level === MISSING) continue;
       const known = severity(level);
       return known >= 3 || (known === 2 && (step - at) * stepS <= DAY_S) ? HELD_OFFSET + known : MISSING;
     }
-    return MISSING;
+    // Silent since before the history: held then as it is now.
+    return (now.seen_s[row] ?? 0) < history.beginS ? (now.levels[row] ?? MISSING) : MISSING;
   }
 }
 
