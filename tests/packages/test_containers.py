@@ -99,6 +99,12 @@ def test_service_is_confined(name: str) -> None:
     assert {each.partition(":")[0] for each in service["tmpfs"]} == {"/tmp"}  # noqa: S108
 
 
+@pytest.mark.parametrize("name", [*UNITS, *BROKERS])
+def test_service_starts_again_after_a_reboot(name: str) -> None:
+    """podman-restart.service starts containers with this policy, and no others."""
+    assert services()[name]["restart"] == "always"
+
+
 def test_images_do_not_end_as_root() -> None:
     """Also without compose.yaml."""
     for stage in re.split(r"^FROM ", containerfile(), flags=re.MULTILINE)[1:]:
