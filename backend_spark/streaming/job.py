@@ -91,6 +91,12 @@ SILENCE_S: Final = 120.0
 BATCH_S: Final = 3600.0
 """Longest batch; after that it counts as hung."""
 
+EXECUTORS_S: Final = 600.0
+"""Longest wait at the start for executors, as long as systemd waits for the start.
+
+A master that has lost its state gives none to a job that had registered before. A new
+process registers again."""
+
 
 class RestartingQuery:
     """A streaming query that is restarted when Spark's Python worker starts too late.
@@ -231,7 +237,6 @@ def run_job(
         SupersededError: Another job has claimed the tables since.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
-    data = Path(settings.backend.data)
     pulse = LoopWatchdog(time.monotonic)
     gates: list[BatchGate] = []
     supervision = SystemdSupervisor.from_environment(
@@ -244,10 +249,12 @@ def run_job(
         supervision.report_ready()
     lock = _hold_tables(settings.backend, waits=standby)
     _check_replay(tables_folder(settings.backend))
-    (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+    (Path(settings.backend.data) / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     log.info("starting Spark, which can take half a minute")
-    session = open_session(choose_master(master, settings.score.master))
-    gate, scoring, start = _prepare(session, settings, pulse, once=once)
+    # A standby has reported ready, so nothing else limits its start.
+    with pulse.watch_loop("the start of the job", BATCH_S):
+        session = open_session(choose_master(master, settings.score.master))
+        gate, scoring, start = _prepare(session, settings, pulse, once=once)
     gates.append(gate)
 
     def stop() -> None:
@@ -258,7 +265,7 @@ def run_job(
     query = RestartingQuery(
         lambda: start_query(session, settings, gate, start.offset, once=once)
     )
-    log.info("scoring %s with %s", data, session.sparkContext.master)
+    log.info("scoring %s with %s", settings.backend.data, session.sparkContext.master)
     if not standby:
         supervision.report_ready()
     score_until_stopped(session, query, gate, scoring)
@@ -368,7 +375,8 @@ def _prepare(
     register(session)
     scored = make_pipeline(settings)
     if not str(session.sparkContext.master).startswith("local"):
-        scored.shared.require_on_executors(session)
+        with pulse.watch_loop("the check of the executors", EXECUTORS_S):
+            scored.shared.require_on_executors(session)
     is_shared = settings.backend.tables is not None and not once
     checkpoints = scored.data / CHECKPOINTS_FOLDER
     if is_shared:

@@ -244,6 +244,21 @@ def test_pods_of_spark_are_reached_at_their_addresses(name: str) -> None:
         assert container["args"][at + 1] == "$(POD_IP)"
 
 
+def test_master_of_spark_finds_its_jobs_after_a_restart() -> None:
+    """Without a store it kills their executors, and no pass ends."""
+    (container,) = deployments()["spark-master"]["template"]["spec"]["containers"]
+    options = {each["name"]: each.get("value") for each in container["env"]}
+    found = dict(
+        word.removeprefix("-Dspark.deploy.").split("=")
+        for word in options["SPARK_MASTER_OPTS"].split()
+    )
+    (store,) = (each for each in container["volumeMounts"] if each["name"] != "tmp")
+
+    assert found["recoveryMode"] == "FILESYSTEM"
+    assert Path(found["recoveryDirectory"]).is_relative_to(store["mountPath"])
+    assert store["name"] in names_of("PersistentVolumeClaim")
+
+
 @pytest.mark.parametrize("name", deployments())
 def test_pod_is_confined(name: str) -> None:
     """As the services of compose.yaml are."""
