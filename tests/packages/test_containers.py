@@ -259,6 +259,19 @@ def test_master_of_spark_finds_its_jobs_after_a_restart() -> None:
     assert store["name"] in names_of("PersistentVolumeClaim")
 
 
+def test_logs_of_executors_are_limited() -> None:
+    """By the worker, which writes them: a setting of the job has no effect there."""
+    (container,) = deployments()["spark-worker"]["template"]["spec"]["containers"]
+    options = {each["name"]: each.get("value") for each in container["env"]}
+    found = dict(
+        word.removeprefix("-Dspark.executor.logs.rolling.").split("=")
+        for word in options["SPARK_WORKER_OPTS"].split()
+    )
+
+    assert found["strategy"] == "size"
+    assert int(found["maxSize"]) * (int(found["maxRetainedFiles"]) + 1) < 100_000_000
+
+
 @pytest.mark.parametrize("name", deployments())
 def test_pod_is_confined(name: str) -> None:
     """As the services of compose.yaml are."""
