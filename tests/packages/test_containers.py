@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,18 @@ def test_settings_of_a_service_are_read_by_its_program(name: str) -> None:
     if name == "console":
         assert service["ports"] == [f"127.0.0.1:8088:{settings.console.port}"]
         assert Path(settings.console.accounts).is_relative_to(data)
+
+
+def test_console_trusts_the_gateway_of_its_network_alone() -> None:
+    """A TLS proxy of the host comes from there; no other container does."""
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
+    (pool,) = compose["networks"]["default"]["ipam"]["config"]
+    settings = read_settings(FOLDER / "settings/backend.toml")
+    page = (ROOT / "docs/how-to/containers.md").read_text("utf-8")
+
+    assert ip_address(pool["gateway"]) in ip_network(pool["subnet"])
+    assert settings.console.proxies == (pool["gateway"],)
+    assert f"--subnet {pool['subnet']} --gateway {pool['gateway']} " in page
 
 
 @pytest.mark.parametrize("name", BROKERS)
