@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 from edge_agent import quantities
-from edge_agent.triage.limit_rule import LIMIT_RULE, LimitRule
+from edge_agent.triage.limit_rule import (
+    LIMIT_RULE,
+    LimitRule,
+    LimitSettings,
+    conditions,
+    find_present_ids,
+    limit_id,
+)
 from edge_agent.triage.rain_rule import RainRule, is_rain
 from edge_agent.triage.samples import (
     Instant,
@@ -57,6 +64,8 @@ class TriageSnapshot:
         past: Of each rule, by rule and sensor.
         criteria: Of `ActiveCriteria`.
         confirmed: Of `Corroboration`.
+        limits: `conditions` of the limits, by whose numbers they are stored; None in a
+            snapshot of an earlier program.
     """
 
     time: Mapping[str, float | None]
@@ -64,6 +73,7 @@ class TriageSnapshot:
     past: Mapping[tuple[str, str], Any]
     criteria: Mapping[str, Any] | None = None
     confirmed: Sequence[Sequence[Any]] = ()
+    limits: Sequence[Sequence[Any]] | None = None
 
 
 def encode_snapshot(remembered: TriageSnapshot) -> str:
@@ -79,6 +89,7 @@ def encode_snapshot(remembered: TriageSnapshot) -> str:
         "past": past,
         "criteria": remembered.criteria,
         "confirmed": remembered.confirmed,
+        "limits": remembered.limits,
     }
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
@@ -101,7 +112,48 @@ def decode_snapshot(text: str) -> TriageSnapshot:
         for sensor, entry in entries.items()
     }
     criteria, confirmed = state["criteria"], state["confirmed"]
-    return TriageSnapshot(state["time"], state["held"], past, criteria, confirmed)
+    limits = state.get("limits")
+    return TriageSnapshot(
+        state["time"], state["held"], past, criteria, confirmed, limits
+    )
+
+
+def _renumbered(
+    remembered: TriageSnapshot, limits: Sequence[LimitSettings]
+) -> TriageSnapshot:
+    """The snapshot with the present numbers of its limits, without removed ones.
+
+    The state of a limit must not pass to the one that is now at its position: that one
+    would count as exceeded by a value below its threshold.
+    """
+    if remembered.limits is None:
+        return remembered
+    ids = find_present_ids(remembered.limits, limits)
+    gone = {limit_id(n) for n in range(1, len(remembered.limits) + 1)} - ids.keys()
+    held = [
+        [ids.get(rule, rule), level, _renamed(reason, rule, ids), *rest]
+        for rule, level, reason, *rest in remembered.held
+        if rule not in gone
+    ]
+    past = {
+        (ids.get(rule, rule), sensor): entry
+        for (rule, sensor), entry in remembered.past.items()
+        if rule not in gone
+    }
+    confirmed = [
+        [ids.get(rule, rule), *event]
+        for rule, *event in remembered.confirmed
+        if rule not in gone
+    ]
+    return replace(remembered, held=held, past=past, confirmed=confirmed)
+
+
+def _renamed(reason: Json, rule: str, ids: Mapping[str, str]) -> Json:
+    """An English reason, which begins with the id of its rule, with the present one."""
+    start = f"{rule}:"
+    if rule in ids and isinstance(reason, str) and reason.startswith(start):
+        return f"{ids[rule]}:{reason.removeprefix(start)}"
+    return reason
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -415,7 +467,10 @@ class Triage:
             self.active_criteria.to_snapshot(),
             self._judge.signs.to_snapshot(),
         )
-        return encode_snapshot(TriageSnapshot(time, held, past, criteria, confirmed))
+        limits = conditions(self._section.limit)
+        return encode_snapshot(
+            TriageSnapshot(time, held, past, criteria, confirmed, limits)
+        )
 
     def restore(self, snapshot: str) -> None:
         """Restore from a snapshot; nothing changes on an error.
@@ -427,11 +482,13 @@ class Triage:
         judge, timeline = self._new_judge(), Timeline()
         in_force = ActiveCriteria(self._configured)
         try:
-            remembered = decode_snapshot(snapshot)
+            remembered = _renumbered(decode_snapshot(snapshot), self._section.limit)
             for watch in fresh:
                 entry = remembered.past.get((watch.rule, watch.sensor))
                 if entry is not None:
                     watch.restore(entry)
+                if isinstance(watch, LimitRule) and remembered.limits is None:
+                    watch.doubt_restored()
             judge.held.restore(remembered.held)
             timeline.restore(remembered.time)
             in_force.restore(remembered.criteria)
@@ -477,8 +534,7 @@ def _hold_times_s(section: TriageSection) -> dict[str, float]:
         rule: getattr(section.rules, rule).hold_s for rule in RULE_BY_QUANTITY.values()
     }
     limits = {
-        f"{LIMIT_RULE} {number}": limit.hold_s
-        for number, limit in enumerate(section.limit, 1)
+        limit_id(number): limit.hold_s for number, limit in enumerate(section.limit, 1)
     }
     return rules | limits
 

@@ -152,6 +152,38 @@ def find_limit_problems(
 
 LIMIT_RULE = "limit"
 
+
+def limit_id(number: int) -> str:
+    """Id of the rule of the limit with a number in the settings."""
+    return f"{LIMIT_RULE} {number}"
+
+
+def conditions(limits: Iterable[LimitSettings]) -> list[list[Json]]:
+    """What the state of each limit depends on, for the snapshot; then its level."""
+    return [
+        [each.sensor, each.quantity, each.above, each.below, each.clear_at, each.level]
+        for each in limits
+    ]
+
+
+def find_present_ids(
+    stored: Sequence[Sequence[Json]], limits: Sequence[LimitSettings]
+) -> dict[str, str]:
+    """Present id by the stored one, for each stored limit that the settings still have.
+
+    Args:
+        stored: `conditions` of the snapshot.
+        limits: Limits of the settings.
+    """
+    found, present = {}, conditions(limits)
+    for number, condition in enumerate(stored, 1):
+        same = [n for n, now in enumerate(present, 1) if now[:-1] == condition[:-1]]
+        if same:  # of several with one condition the one of the same level
+            best = min(same, key=lambda n: present[n - 1][-1] != condition[-1])
+            found[limit_id(number)] = limit_id(best)
+    return found
+
+
 MAX_READING_GAP_S = 6 * 3600.0
 """Time without a reading after which a limit is over. The longest interval of a sensor
 is an hour, and five while the battery is saved."""
@@ -167,7 +199,7 @@ class LimitRule:
 
     def __init__(self, sensor: str, limit: LimitSettings, number: int) -> None:
         self.sensor = sensor
-        self.rule = f"{LIMIT_RULE} {number}"
+        self.rule = limit_id(number)
         self._number = number
         self._limit = limit
         self._part = (limit.sensor or "").partition("/")[2]
@@ -175,6 +207,7 @@ class LimitRule:
         self._good: float | None = None
         self._since_s: float | None = None
         self._last_s = -math.inf
+        self._may_be_of_other = False
         self._is_doubtful = False
         self._began_doubtful = False
 
@@ -185,7 +218,9 @@ class LimitRule:
             return
         was = self._since_s is not None
         is_doubtful = sample.is_value_doubtful(value, self._good)
-        if not self._limit.is_exceeded_by(value, was_exceeded=was):
+        is_own = was and not self._may_be_of_other
+        self._may_be_of_other = False
+        if not self._limit.is_exceeded_by(value, was_exceeded=is_own):
             self._since_s = None
         elif not was or (self._began_doubtful and not is_doubtful):
             # a doubtful excess starts to count with the first good reading
@@ -236,3 +271,13 @@ class LimitRule:
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
         self._since_s = optional_time(entry)
+
+    def doubt_restored(self) -> None:
+        """Keep a restored state only if the next value is beyond the threshold.
+
+        Snapshots of earlier programs have the position of a limit in the settings only,
+        where another limit may be now. That the value is beyond the threshold is then
+        true of this one, that it has not reached `clear_at` may be not. `for_s` does
+        not begin anew, because most upgrades change no limit.
+        """
+        self._may_be_of_other = True

@@ -22,6 +22,8 @@ from triage_readings import (
 )
 
 from edge_agent.triage import SnapshotError, Triage
+from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import build_settings
 from spatial_mqtt.senml import Reading
 
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
@@ -119,6 +121,111 @@ def test_removed_and_added_sensors_are_accepted() -> None:
     before.assess([rain(20.0, 20.0)], START_S + 600)
     after.restore(before.snapshot())
     assert after.soil_water_mm() == before.soil_water_mm()
+
+
+LOWER = {"sensor": "stream", "above": 2.0, "clear_at": 1.5, "level": 3}
+UPPER = {"sensor": "stream", "above": 4.0, "clear_at": 1.8, "level": 5, "for_s": 600}
+
+
+def limited(*limits: dict[str, object]) -> Triage:
+    """Triage of a stream with some limits."""
+    return Triage([STREAM], build_settings(TriageSection, {"limit": list(limits)}))
+
+
+def after_restart(
+    before: list[dict[str, object]],
+    after: list[dict[str, object]],
+    heights: tuple[float, float],
+    *,
+    is_old: bool = False,
+) -> list[tuple[int, str | None]]:
+    """Levels and reasons of other limits, from the snapshot of an hour with some.
+
+    Args:
+        before: Limits of that hour.
+        after: Limits after it.
+        heights: Of the stream before and after.
+        is_old: Whether the snapshot is of a program that did not store the limits.
+    """
+    first, second, at_s = limited(*before), limited(*after), START_S
+    for at_s in range(int(START_S), int(START_S) + 3600, 600):
+        first.assess([Reading("stream", "m", heights[0])], at_s)
+    state = json.loads(first.snapshot())
+    if is_old:
+        state.pop("limits", None)
+    second.restore(json.dumps(state))
+    found = [
+        second.assess([Reading("stream", "m", heights[1])], at_s + 600 * (1 + n))
+        for n in range(3)
+    ]
+    return [(each.level, each.why) for each in found]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([LOWER, UPPER], [UPPER, LOWER]),
+        ([LOWER], [UPPER, LOWER]),
+        ([LOWER, UPPER], [UPPER]),
+        ([LOWER], [{**LOWER, "above": 3.0}]),
+        ([LOWER], [{"quantity": "water level", "above": 3, "level": 5}]),
+    ],
+)
+def test_changed_limits_do_not_take_the_state_of_another_one(
+    before: list[dict[str, object]], after: list[dict[str, object]], *, is_old: bool
+) -> None:
+    """Else 2.2 m were level 5, by a limit of 4 m that is cleared below 1.8 m."""
+    found = after_restart(before, after, (2.2, 2.2), is_old=is_old)
+    expected = 3 if LOWER in after else 1
+    assert found[-1][0] == expected
+    assert all(why is None or "stream 2.2 >= 2 " in why for _, why in found)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [LOWER, UPPER],
+        [UPPER, LOWER],
+        [LOWER],
+        [{**LOWER, "level": 2}, UPPER, LOWER],
+        [UPPER, {**LOWER, "for_s": 600}],
+    ],
+)
+def test_limit_keeps_its_state_at_another_position(
+    after: list[dict[str, object]],
+) -> None:
+    """Also between `above` and `clear_at`, where the value alone does not show it."""
+    found = after_restart([LOWER, UPPER], after, (2.2, 1.7))
+    number = len(after) if after[-1] != UPPER else 1
+    expected = f"limit {number}: stream 1.7 >= 2 for {{}} s"
+    assert [level for level, _ in found] == [3, 3, 3]
+    for n, (_, why) in enumerate(found):
+        assert (why or "").split("; ")[0] == expected.format(3600 + 600 * n)
+
+
+def test_held_and_confirmed_limits_keep_their_state_at_another_position() -> None:
+    """The reason of a held one names the present position."""
+    alone = {**LOWER, "alone_level": 2, "confirm_s": 600, "hold_s": 7200}
+    first, second = limited(alone, UPPER), limited(UPPER, alone)
+    for n, height in enumerate((2.2, 1.0)):
+        first.assess([Reading("stream", "m", height)], START_S + 600 * n)
+    second.restore(first.snapshot())
+    result = second.assess([], START_S + 1200)
+    assert result.level == 2
+    assert result.why == ("limit 2: stream 2.2 >= 2 for 0 s, unconfirmed (a while ago)")
+    state = json.loads(first.snapshot())
+    state["confirmed"] = [["limit 1", "stream", 0.0, "shocks"]]
+    second.restore(json.dumps(state))
+    after = json.loads(second.snapshot())
+    assert after["confirmed"] == [["limit 2", "stream", 0.0, "shocks"]]
+
+
+def test_limits_of_an_old_snapshot_count_while_they_are_exceeded() -> None:
+    """An upgrade does not begin `for_s` anew."""
+    slow = {**LOWER, "for_s": 3600}
+    found = after_restart([slow], [slow], (2.2, 2.2), is_old=True)
+    assert found[0] == (3, "limit 1: stream 2.2 >= 2 for 3600 s")
 
 
 @pytest.mark.parametrize("hours", sizes(6, 50))
