@@ -386,6 +386,8 @@ class RainGauge(_PulseSensor):
         what = PulseInput(settings.pin, settings.debounce_ms / 1000)
         super().__init__(settings, what, "tips", hardware)
         self._mm_per_tip = settings.mm_per_tip
+        self._rest_key = f"sensor.{self.name}.tips.mm"
+        self._rest_mm = self._restored_rest_mm(hardware.get_state(self._rest_key))
         self._limit = PulseRateLimit(settings.max_tips_per_min)
         self._health: str = Health.OK
         # Closed at the first reading after a restart, without a closure: stuck.
@@ -417,6 +419,33 @@ class RainGauge(_PulseSensor):
         self._is_incomplete = False
         return [self._report(None if is_missing else tips), *self._flaps(refused)]
 
+    def state(self) -> dict[str, str]:
+        """Count in the last reading, and the rain of its tips."""
+        rest = f"{self._counter.count} {self._mm_per_tip!r} {self._rest_mm!r}"
+        return {**super().state(), self._rest_key: rest}
+
+    def _restored_rest_mm(self, stored: str | None) -> float:
+        """Rain in the total besides that of the count, less than a tip.
+
+        After a correction of `mm_per_tip` the count becomes that of the same total: the
+        old tips with the new rain would be a rise of it, which counts as rain. Earlier
+        programs read the count alone, so the rest is kept small.
+        """
+        try:
+            count, mm_per_tip, rest_mm = map(float, (stored or "").split())
+        except ValueError:
+            return 0.0
+        total_mm = count * mm_per_tip + rest_mm
+        is_known = mm_per_tip > 0 and math.isfinite(total_mm)
+        # an earlier program that counted since does not write it
+        if not is_known or count != self._counter.count:
+            return 0.0
+        if mm_per_tip == self._mm_per_tip:
+            return rest_mm
+        _log.info("sensor %s: the total goes on at %g mm", self.name, total_mm)
+        self._counter.count = int(total_mm // self._mm_per_tip)
+        return round(total_mm - self._counter.count * self._mm_per_tip, 6)
+
     def _classify(self, batch: PulseBatch) -> tuple[int, int]:
         """Number of tips, and of refused closures."""
         tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
@@ -427,7 +456,8 @@ class RainGauge(_PulseSensor):
 
     def _report(self, tips: int | None) -> Reading:
         """Rain of some tips, and in total; None if tips may have been missed."""
-        total_mm = round(self._counter.count * self._mm_per_tip, 6)
+        counted_mm = self._counter.count * self._mm_per_tip
+        total_mm = round(counted_mm + self._rest_mm, 6)
         if tips is None:
             missing = int(Flag.MISSING)
             return Reading(self.name, "mm", sum=total_mm, extra={FLAG_LABEL: missing})

@@ -79,7 +79,7 @@ def test_state_contains_only_tips_that_were_read() -> None:
     board, sensors = node()
     sensors["rain"].read(0.0)
     board.advance(START_S + 8 * 3600)
-    assert sensors["rain"].state() == {"sensor.rain.tips": "0"}
+    assert sensors["rain"].state()["sensor.rain.tips"] == "0"
 
 
 def test_damaged_state_counts_from_zero() -> None:

@@ -100,6 +100,7 @@ def test_new_process_continues_after_the_stored_reading() -> None:
     assert stored == {
         "sensor.rain.tips": "3",
         "sensor.rain.tips.mark": "line17-a 3",
+        "sensor.rain.tips.mm": "3 0.5 0.0",
     }
     line.edge(20, times=2)
     first.read(0.0)  # and the process is killed before this is stored

@@ -1,9 +1,13 @@
 import pytest
 from slope_bench import START_S, downpour, opened, values
+from triage_readings import RAIN
 
 from edge_agent.sensor_reader import SensorReader
+from edge_agent.sensors.base import Sensor
 from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.rain_gauge_and_vibration import RainGauge
 from edge_agent.simulator.parts.base import Fault
+from edge_agent.triage import Triage
 
 TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 
@@ -87,3 +91,61 @@ def test_switch_that_flaps_after_it_was_stuck_is_not_reported_as_ok() -> None:
         sent += [str(r.value).split(":")[0] for r in found if r.name == "rain/health"]
         assert bool(reader.problems) == (sent[-1:] not in ([], ["ok"]))
     assert sent == ["stuck", "flaps", "ok"]
+
+
+def restarted(mm_per_tip: float, stored: dict[str, str]) -> Sensor:
+    """The gauge with a stored state and an `mm_per_tip`, in dry weather."""
+    table = {**TABLE, "mm_per_tip": mm_per_tip}
+    return opened(table, get_state=stored.get)[1]["rain"]
+
+
+def test_corrected_tip_is_no_rain() -> None:
+    """Else 1,000 tips of 0.2 mm that are 0.5 mm were 300 mm in dry weather."""
+    first = restarted(0.2, {"sensor.rain.tips": "1000"})
+    (before,) = first.read(0.0)
+    second = restarted(0.5, first.state())
+    (after,) = second.read(0.0)
+    assert (before.sum, after.sum) == (200.0, 200.0)
+    triage = Triage([RAIN])
+    triage.assess([before], START_S)
+    triage.assess([after], START_S + 6 * 3600)
+    assert triage.soil_water_mm() == {"rain": 0.0}
+    third = restarted(0.2, second.state())
+    assert third.read(0.0)[0].sum == 200.0
+
+
+def test_tips_after_a_correction_count_as_corrected() -> None:
+    """An earlier program has the same total within a tip, by the count alone."""
+    first = restarted(0.2, {"sensor.rain.tips": "1001"})
+    first.read(0.0)
+    table = {**TABLE, "mm_per_tip": 0.5}
+    board, sensors = opened(table, rain=downpour(), get_state=first.state().get)
+    sensors["rain"].read(0.0)
+    board.advance(START_S + 6 * 3600)
+    (report,) = sensors["rain"].read(0.0)
+    assert isinstance(report.value, float)
+    assert report.value > 10
+    assert report.sum == pytest.approx(200.2 + report.value)
+    tips = int(sensors["rain"].state()["sensor.rain.tips"])
+    assert report.sum == pytest.approx(0.5 * tips, abs=0.5)
+
+
+def test_total_goes_on_through_any_corrections() -> None:
+    """It never falls, and rises by the tips only."""
+    state, total_mm = {"sensor.rain.tips": "777"}, 777 * 0.2
+    for tips, mm_per_tip in enumerate((0.2, 0.5, 0.254, 1.0, 1.0, 0.1, 0.254)):
+        gauge = restarted(mm_per_tip, state)
+        assert isinstance(gauge, RainGauge)
+        gauge._counter.count += tips  # noqa: SLF001 - as `read` does
+        total_mm += tips * mm_per_tip
+        assert gauge.read(0.0)[0].sum == pytest.approx(total_mm, abs=1e-5)
+        state = gauge.state()
+
+
+@pytest.mark.parametrize(
+    "stored", ["", "x", "1000 0.2", "1000 nan 0", "1000 0 0", "999 0.2 0.0"]
+)
+def test_count_without_its_tip_is_of_the_present_one(stored: str) -> None:
+    """That of an earlier program, also one that counted after this one."""
+    state = {"sensor.rain.tips": "1000", "sensor.rain.tips.mm": stored}
+    assert restarted(0.5, state).read(0.0)[0].sum == 500.0
