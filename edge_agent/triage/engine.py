@@ -5,7 +5,8 @@ force (those of a notice, else those of the settings), and the stored form of al
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +50,8 @@ from slope_science.reasons import Reason, find_restrictions
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
+
+_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 _OLDER = 1
@@ -130,6 +133,10 @@ def _renumbered(
         return remembered
     ids = find_present_ids(remembered.limits, limits)
     gone = {limit_id(n) for n in range(1, len(remembered.limits) + 1)} - ids.keys()
+    for rule in sorted(
+        gone & {rule for rule, *_ in (*remembered.past, *remembered.held)}
+    ):
+        _log.warning("stored state of %s is dropped", rule)
     held = [
         [ids.get(rule, rule), level, _renamed(reason, rule, ids), *rest]
         for rule, level, reason, *rest in remembered.held
@@ -154,6 +161,33 @@ def _renamed(reason: Json, rule: str, ids: Mapping[str, str]) -> Json:
     if rule in ids and isinstance(reason, str) and reason.startswith(start):
         return f"{ids[rule]}:{reason.removeprefix(start)}"
     return reason
+
+
+def _restore_rules(
+    rules: Sequence[SensorRule], remembered: TriageSnapshot, sensors: Container[str]
+) -> None:
+    """Restore rules from a snapshot; log the entries for which there is none."""
+    past = dict(remembered.past)
+    new: list[RainRule] = []
+    for each in rules:
+        entry = past.pop((each.rule, each.sensor), None)
+        if entry is not None:
+            each.restore(entry)
+        elif isinstance(each, RainRule):
+            new.append(each)
+        if isinstance(each, LimitRule) and remembered.limits is None:
+            each.doubt_restored()
+    gone = {
+        sensor: past.pop((rule, sensor))
+        for rule, sensor in list(past)
+        if new and rule == RainRule.rule and sensor not in sensors
+    }
+    for gauge in new if gone else ():
+        gauge.take_over(list(gone.values()))
+        names = ", ".join(gone)
+        _log.warning("%s goes on with the soil water of %s", gauge.sensor, names)
+    for rule, sensor in past:
+        _log.warning("stored state of rule %s of sensor %s is dropped", rule, sensor)
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -483,12 +517,7 @@ class Triage:
         in_force = ActiveCriteria(self._configured)
         try:
             remembered = _renumbered(decode_snapshot(snapshot), self._section.limit)
-            for watch in fresh:
-                entry = remembered.past.get((watch.rule, watch.sensor))
-                if entry is not None:
-                    watch.restore(entry)
-                if isinstance(watch, LimitRule) and remembered.limits is None:
-                    watch.doubt_restored()
+            _restore_rules(fresh, remembered, self._sensors)
             judge.held.restore(remembered.held)
             timeline.restore(remembered.time)
             in_force.restore(remembered.criteria)

@@ -437,6 +437,20 @@ class RainRule:
         self._recent = restore_recent_rain(entry.get("base") or {}, sure, self._high)
         self._sure, self._sum_mm = sure, sum_mm
 
+    def take_over(self, entries: Sequence[Json]) -> None:
+        """Continue with the wettest soil of gauges that were replaced or renamed.
+
+        The rain that fell on the slope is in its soil, whatever the gauge is called.
+        The counter of this gauge is another one.
+
+        Args:
+            entries: `to_snapshot` of the gauges; at least one.
+        """
+        wettest = max(
+            entries, key=lambda each: restore_rain_accumulator(each["sure"]).index_mm
+        )
+        self.restore({**wettest, "sum": None, "fell_from": None})
+
     def _depth(self, sample: SensorSample) -> tuple[float, bool]:
         """Rain since the last reading, and whether its counter makes it doubtful."""
         value, is_unsure = sample.value or 0.0, False

@@ -16,6 +16,7 @@ from triage_readings import (
     STREAM,
     TILT,
     WIRE,
+    Measured,
     rain,
     tilt,
     wire,
@@ -121,6 +122,68 @@ def test_removed_and_added_sensors_are_accepted() -> None:
     before.assess([rain(20.0, 20.0)], START_S + 600)
     after.restore(before.snapshot())
     assert after.soil_water_mm() == before.soil_water_mm()
+
+
+EAST, WEST = (Measured(name, "rain", "mm") for name in ("rain-east", "rain-west"))
+
+
+def in_storm(*depths_mm: float) -> Triage:
+    """Triage of `RAIN`, and of `WEST` if it has a depth, after ten hours of rain."""
+    gauges = [RAIN, WEST][: len(depths_mm)]
+    triage = Triage(gauges)
+    for n in range(60):
+        triage.assess(
+            [
+                Reading(each.name, "mm", mm, mm * (n + 1))
+                for each, mm in zip(gauges, depths_mm, strict=True)
+            ],
+            START_S + n * 600,
+        )
+    return triage
+
+
+def test_renamed_gauge_keeps_its_soil_water(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the level of a storm ends after the hold time. Its counter is another."""
+    before, same, renamed = in_storm(2.6), Triage([RAIN]), Triage([EAST])
+    same.restore(before.snapshot())
+    assert not caplog.text
+    renamed.restore(before.snapshot())
+    assert "rain-east goes on with the soil water of rain" in caplog.text
+    for n in range(60, 66):
+        at_s = START_S + n * 600
+        one = same.assess([rain(2.6, 2.6 * (n + 1))], at_s)
+        two = renamed.assess([Reading("rain-east", "mm", 2.6, 2.6 * (n - 59))], at_s)
+        assert one.level == two.level
+    (one_mm,), (two_mm,) = (each.soil_water_mm().values() for each in (same, renamed))
+    assert one_mm > 100
+    assert two_mm == pytest.approx(one_mm)
+
+
+def test_new_gauge_takes_the_wettest_soil_of_removed_gauges() -> None:
+    """A gauge that is still there keeps its own, and gives none."""
+    before = in_storm(1.0, 3.0)
+    one = before.soil_water_mm()
+    replaced, added = Triage([EAST]), Triage([RAIN, EAST, WEST])
+    replaced.restore(before.snapshot())
+    assert replaced.soil_water_mm() == {"rain-east": pytest.approx(one["rain-west"])}
+    added.restore(before.snapshot())
+    assert added.soil_water_mm() == {
+        "rain": pytest.approx(one["rain"]),
+        "rain-east": 0.0,
+        "rain-west": pytest.approx(one["rain-west"]),
+    }
+
+
+def test_dropped_state_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A mistake in a name would silently forget a cut wire, or a limit."""
+    rules = build_settings(TriageSection, {"limit": [LOWER]})
+    before, after = Triage([RAIN, WIRE, STREAM], rules), Triage([RAIN, STREAM])
+    batch = [rain(0.0, 0.0), wire(is_cut=True), Reading("stream", "m", 2.2)]
+    before.assess(batch, START_S)
+    after.restore(before.snapshot())
+    assert "state of rule wire of sensor w is dropped" in caplog.text
+    assert "state of limit 1 is dropped" in caplog.text
+    assert "rain" not in caplog.text
 
 
 LOWER = {"sensor": "stream", "above": 2.0, "clear_at": 1.5, "level": 3}
