@@ -5,7 +5,8 @@ as far as they are useful on a slope.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from edge_agent import quantities
@@ -135,6 +136,69 @@ def make_reading(settings: ScaledSettings, number: float) -> Reading:
     if s.counter:
         return Reading(s.name, s.unit, None, value)
     return Reading(s.name, s.unit, value)
+
+
+class CountedTotal:
+    """Readings of a probe, whose total goes on where the settings are corrected.
+
+    The probe's number has its whole history: with another `scale` or `offset` its total
+    would rise or fall, and a rise counts as rain.
+
+    Args:
+        settings: Settings of the probe; without `counter` nothing is changed.
+        get_state: `Hardware.get_state`.
+    """
+
+    def __init__(
+        self, settings: CountingProbeSettings, get_state: Callable[[str], str | None]
+    ) -> None:
+        self._settings = settings
+        self._key = f"sensor.{settings.name}.counter"
+        self._number: float | None = None
+        self._shift = 0.0
+        self._restore(get_state(self._key) or "")
+
+    def reading(self, number: float) -> Reading:
+        """The reading for a number of the probe.
+
+        Raises:
+            SensorRangeError: It is not finite, or outside the configured range.
+        """
+        reading = make_reading(self._settings, number)
+        if reading.sum is None:
+            return reading
+        own, last = self._own(number), self._number
+        if last is not None and own < self._own(last) and own <= self._total(last):
+            # It was reset, or is another one, and its own total is no rise.
+            self._shift = 0.0
+        self._number = number
+        return replace(reading, sum=round_significant(self._total(number)))
+
+    def state(self) -> dict[str, str]:
+        """State to store: the last number, and what makes its total."""
+        if self._number is None:
+            return {}
+        s = self._settings
+        numbers = (self._number, s.scale, s.offset, self._shift)
+        return {self._key: " ".join([*map(repr, numbers), s.unit])}
+
+    def _own(self, number: float) -> float:
+        return self._settings.offset + self._settings.scale * number
+
+    def _total(self, number: float) -> float:
+        return self._own(number) + self._shift
+
+    def _restore(self, stored: str) -> None:
+        *parts, unit = stored.split() or [""]
+        try:
+            number, scale, offset, shift = map(float, parts)
+        except ValueError:
+            return
+        total = offset + scale * number + shift
+        # a total in another unit is converted by those who read it
+        if unit == self._settings.unit and math.isfinite(total):
+            self._number = number
+            self._shift = round(total - self._own(number), 6)
 
 
 def round_significant(value: float) -> float:

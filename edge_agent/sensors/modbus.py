@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialSettings
 from edge_agent.sensors.errors import DamagedAnswerError, SensorBusError
-from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
+from edge_agent.sensors.generic_probe import CountedTotal, CountingProbeSettings
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
@@ -206,6 +206,7 @@ class ModbusProbe(BaseSensor):
     def __init__(self, settings: ModbusSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         s = self._settings = settings
+        self._total = CountedTotal(settings, hardware.get_state)
         self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._sleep = hardware.sleep
         self._place = f"Modbus {s.address} on {s.port}"
@@ -220,7 +221,11 @@ class ModbusProbe(BaseSensor):
             SensorRangeError: The value is outside the configured range.
         """
         data = self._request_registers()
-        return [make_reading(self._settings, self._number(data))]
+        return [self._total.reading(self._number(data))]
+
+    def state(self) -> dict[str, str]:
+        """Last number of a counter, and its conversion."""
+        return self._total.state()
 
     def _number(self, data: bytes) -> float:
         return decode_number(data, self._settings.type, self._settings.order)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.buses import SerialLine, SerialSettings
 from edge_agent.sensors.errors import DamagedAnswerError, SensorBusError
-from edge_agent.sensors.generic_probe import CountingProbeSettings, make_reading
+from edge_agent.sensors.generic_probe import CountedTotal, CountingProbeSettings
 from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
@@ -199,6 +199,7 @@ class Sdi12Probe(BaseSensor):
     def __init__(self, settings: Sdi12Settings, hardware: Hardware) -> None:
         super().__init__(settings)
         s = self._settings = settings
+        self._total = CountedTotal(settings, hardware.get_state)
         self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._place = f"SDI-12 {s.address} on {s.port}"
         self._finished = _finished.setdefault(self._line, {})
@@ -222,7 +223,11 @@ class Sdi12Probe(BaseSensor):
                 f"gives {len(values)} values, and value is {wanted}",
                 "check command and value, or wait for the probe to warm up",
             )
-        return [make_reading(self._settings, values[wanted - 1])]
+        return [self._total.reading(values[wanted - 1])]
+
+    def state(self) -> dict[str, str]:
+        """Last number of a counter, and its conversion."""
+        return self._total.state()
 
     def _last_number(self) -> int:
         last = self._finished.get(self._settings.address)

@@ -5,6 +5,7 @@ import pytest
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.generic_probe import CountedTotal
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
 from edge_agent.simulator.parts.digital import ModbusSlave
@@ -157,3 +158,64 @@ def test_simulated_probe_limits_numbers_to_the_register() -> None:
     slave.set_number(0, 1e9, "uint16", "ABCD")
     slave.set_number(1, -1e9, "int16", "ABCD")
     assert slave.registers == {0: 0xFFFF, 1: 0x8000}
+
+
+RAIN = {
+    "name": "rain", "unit": "mm", "measures": "rain", "counter": True, "high": 9999.0,
+}  # fmt: skip
+
+
+def totals(
+    numbers: list[int], stored: dict[str, str], **keys: object
+) -> list[float | None]:
+    """Totals of a rain gauge for numbers in its register; changes the stored state."""
+    settings, slave = make_settings(**RAIN, **keys), ModbusSlave(3)
+    buses = SimulatedBuses()
+    buses.attach_serial(PORT, slave.answer)
+    hardware = Hardware(None, lambda _: None, dict(stored).get, buses=buses)
+    sensor = ModbusProbe(settings, hardware)
+    found = []
+    for number in numbers:
+        slave.set_number(settings.register, number, settings.type, settings.order)
+        found += [reading.sum for reading in sensor.read(0.0)]
+        stored.update(sensor.state())
+    return found
+
+
+def test_corrected_scale_of_a_counter_is_no_rain() -> None:
+    """The probe counts on, and rain that falls during the restart counts."""
+    stored: dict[str, str] = {}
+    assert totals([999, 1000], stored, scale=0.2) == [199.8, 200.0]
+    assert totals([1000, 1002], stored, scale=0.5) == [200.0, 201.0]
+    assert totals([1003], stored, scale=0.5) == [201.5]
+    assert totals([1004], stored, scale=0.2, offset=7.0) == [201.7]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.2, 0.5), (0.5, 0.2)])
+def test_counter_that_falls_after_a_correction_is_never_a_rise(
+    before: float, after: float
+) -> None:
+    """A reset gives the counter's own total.
+
+    A reading that is a little less does not bring back what the correction took away.
+    """
+    stored: dict[str, str] = {}
+    (last,) = totals([1000], stored, scale=before)
+    lower = totals([999, 1000], dict(stored), scale=after)
+    assert last is not None
+    assert all(total is not None and total <= last for total in lower)
+    assert totals([0, 10], stored, scale=after) == [0.0, 10 * after]
+
+
+@pytest.mark.parametrize("stored", ["", "x", "1000 0.2 0", "nan 1 0 0 mm"])
+def test_counter_without_its_scale_is_of_the_present_one(stored: str) -> None:
+    assert totals([1000], {"sensor.rain.counter": stored}, scale=0.5) == [500.0]
+
+
+def test_total_in_another_unit_is_its_own() -> None:
+    """Triage and the backend convert it."""
+    stored: dict[str, str] = {}
+    totals([1000], stored, scale=0.2)
+    in_cm = ModbusSettings(**(SOIL | RAIN | {"unit": "cm", "scale": 0.02}))  # type: ignore[arg-type]
+    total = CountedTotal(in_cm, stored.get)
+    assert total.reading(1000).sum == 20.0

@@ -1,6 +1,7 @@
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,14 +22,17 @@ TENSION = {
 }  # fmt: skip
 
 
-def make_sensor(**keys: object) -> tuple[Sdi12Sensor, Sdi12Probe]:
+def make_sensor(
+    get_state: Callable[[str], str | None] = lambda _: None, **keys: object
+) -> tuple[Sdi12Sensor, Sdi12Probe]:
     """A probe with two values, potential and temperature."""
     settings = Sdi12Settings(**(TENSION | keys))  # type: ignore[arg-type]
     buses = SimulatedBuses()
     probe = Sdi12Sensor("2")
     probe.values = {0: (-12.5, 17.25), 1: tuple(n + 0.12345 for n in range(9))}
     buses.attach_serial(PORT, probe.answer)
-    return probe, Sdi12Probe(settings, Hardware(None, lambda _: None, buses=buses))
+    hardware = Hardware(None, lambda _: None, get_state, buses=buses)
+    return probe, Sdi12Probe(settings, hardware)
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -46,6 +50,20 @@ def test_later_values_come_from_later_pages() -> None:
     keys = {"command": 1, "value": 9, "scale": 1.0, "unit": "Cel"}
     _, sensor = make_sensor(**keys)
     assert sensor.read(0.0)[0].value == 8.12345
+
+
+def test_corrected_scale_of_a_counter_is_no_rain() -> None:
+    """The total goes on, as that of a Modbus probe."""
+    keys: dict[str, object] = {
+        "name": "rain", "unit": "mm", "measures": "rain", "counter": True, "low": 0.0,
+    }  # fmt: skip
+    probe, first = make_sensor(**keys, scale=0.2)
+    probe.values[0] = (1000.0, 17.25)
+    (before,) = first.read(0.0)
+    probe, second = make_sensor(get_state=first.state().get, **keys, scale=0.5)
+    probe.values[0] = (1002.0, 17.25)
+    (after,) = second.read(0.0)
+    assert (before.sum, after.sum) == (200.0, 201.0)
 
 
 def test_noise_on_the_line_is_one_short_report() -> None:
