@@ -3,8 +3,8 @@
 Plausible rain counts. Extreme rain may still be the storm, so the index is computed
 with and without it; with it the level is capped until another sensor confirms that much
 water. Once a sum is extreme, by the limits of `slope_science.rain_quality`, all rain of
-its last hour is doubtful. The rain of a longer gap is spread over it. Failed readings
-are not counted, and a note reports them.
+its last hour is doubtful. The rain of a longer gap is spread over it; that of a gap of
+unknown length falls at once. Failed readings are not counted, and a note reports them.
 """
 
 import math
@@ -24,7 +24,12 @@ from slope_science.evidence.samples import (
 from slope_science.findings import LOWEST, Finding, judge_rain
 from slope_science.quality import restarted_depth_mm
 from slope_science.rain_and_soil_water import SoilWater
-from slope_science.rain_quality import RainRecord, RainSum, find_extreme_sums
+from slope_science.rain_quality import (
+    EXTREME_LIMITS,
+    RainRecord,
+    RainSum,
+    find_extreme_sums,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -191,6 +196,15 @@ class RecentRain:
     def is_gap_before(self, report: RainReport) -> bool:
         """Whether rain came after more than an hour without reports."""
         return report.depth_mm > 0 and _HOUR_S < report.at_s - self._last_s < math.inf
+
+    def is_extreme_at_once(self, report: RainReport) -> bool:
+        """Whether more than the extreme rain of a minute has no time to fall in.
+
+        After a power cut with a clock that is not set, triage's time goes on where it
+        stopped, and a counter has the rain of the whole outage.
+        """
+        _, limit_mm = EXTREME_LIMITS[0]
+        return report.at_s <= self._last_s and report.depth_mm > limit_mm
 
     def add(self, report: RainReport, rules: RainRuleSettings) -> bool:
         """Add a report; returns whether rain before it became doubtful by it."""
@@ -365,6 +379,7 @@ class RainRule:
             self._failed_mm, depth_mm = depth_mm, 0.0
         is_doubtful = bool(depth_mm) and (sample.is_suspect or is_unsure)
         report = RainReport(sample.at_s, depth_mm, is_doubtful)
+        report.is_doubtful |= self._recent.is_extreme_at_once(report)
         is_late = self._recent.is_gap_before(report)
         is_revised = self._recent.add(report, self._rules)
         if report.is_doubtful or is_revised:

@@ -6,6 +6,7 @@ import pytest
 from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
 
 from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.samples import Instant
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 
@@ -64,6 +65,27 @@ def test_rain_of_a_gap_is_spread_over_it() -> None:
 
     assert late.level == whole[66]
     assert triage.soil_water_mm()["rain"] == pytest.approx(94, abs=6)
+
+
+@pytest.mark.parametrize("away_s", [-120.0, 60.0])
+def test_rain_of_an_outage_of_unknown_length_is_doubtful(away_s: float) -> None:
+    """A probe counted 180 mm while the node was off for hours; the clock is not set."""
+    before = Triage([RAIN], criteria=Criteria(150, 112, 277))
+    for n in range(12):
+        before.assess([Reading("rain", "mm", None, 200.0)], START_S + n * STEP_S)
+    found = []
+    for more_mm in (180.0, 7.0):
+        after = Triage([RAIN], criteria=Criteria(150, 112, 277))
+        after.restore(before.snapshot())
+        moment = Instant(START_S + 11 * STEP_S + away_s, 50.0, is_synchronised=False)
+        found.append(
+            after.assess([Reading("rain", "mm", None, 200.0 + more_mm)], moment)
+        )
+    storm, shower = found
+
+    assert (storm.level, storm.alarm_level, storm.isolated_alarm_level) == (3, 3, 3)
+    assert "with doubtful rain" in (storm.why or "")
+    assert (shower.level, after.soil_water_mm()["rain"]) == (1, pytest.approx(7.0))
 
 
 OTHER = Measured("other", "rain", "mm")
