@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpiozero import Device
 
 from edge_agent.alarm_outputs import AlarmOutputs
-from edge_agent.clock import Clock, SystemClock
+from edge_agent.clock import SET_CLOCK_STATE, Clock, SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.coordinator import Coordinator, MoveSlope, NodeParts
 from edge_agent.notices import (
@@ -29,6 +29,7 @@ from edge_agent.notices import (
     make_notice_verifier,
     make_state_writer,
     make_verifier,
+    restored_time,
 )
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
@@ -370,7 +371,7 @@ def build_safe_node(safe: RecoveredSettings) -> tuple[Coordinator, SystemdSuperv
 
 def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     node, machine = shared.node, SystemClock()
-    notices, rollouts = _notices(shared), _rollouts(shared)
+    notices, rollouts = _notices(shared, backend.clock), _rollouts(shared)
     verify = make_notice_verifier(node.settings.notices.keys)
     drills = Drills(backend.clock.wall_s, verify)
     links = _connections(shared)
@@ -472,14 +473,17 @@ def _triage(shared: _Shared) -> Triage:
     return triage
 
 
-def _notices(shared: _Shared) -> Notices:
-    state = shared.queue.get_state(NOTICES_STATE)
-    section, store = shared.node.settings.notices, make_state_writer(shared.queue)
-    verify = make_notice_verifier(section.keys)
-    clock = SystemClock()
-    return Notices(
-        state, store, verify=verify, unknown_s=section.unknown_s, wall_s=clock.wall_s
+def _notices(shared: _Shared, clock: Clock) -> Notices:
+    section = shared.node.settings.notices
+    notices = Notices(
+        shared.queue.get_state(NOTICES_STATE),
+        make_state_writer(shared.queue),
+        verify=make_notice_verifier(section.keys),
+        unknown_s=section.unknown_s,
+        clock=clock,
     )
+    notices.passed_s = restored_time(shared.queue.get_state(SET_CLOCK_STATE))
+    return notices
 
 
 def _rollouts(shared: _Shared) -> Rollouts | None:

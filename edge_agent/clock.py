@@ -9,6 +9,9 @@ from typing import Protocol
 
 from service_runtime.machine_check import is_clock_synchronised
 
+SET_CLOCK_STATE = "clock"
+"""State of the queue: the last Unix time, in seconds, of a clock that was set."""
+
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 
 

@@ -209,6 +209,7 @@ class Coordinator:
             parts.notices.refused or parts.drills.refused,
             self._update_words(),
             parts.drills.summary(),
+            is_clock_set=parts.clock.is_synchronised(),
         )
         at_s, mono_s = parts.machine_clock.wall_s(), parts.machine_clock.mono_s()
         status = make_status(

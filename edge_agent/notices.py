@@ -3,7 +3,8 @@
 Notices come from the link, are stored for the next start and expire by themselves. A
 notice of level 3 or more is renewed or withdrawn as long as its publisher works. If one
 expires instead, the publisher or the way from it is gone, and the level of the area is
-unknown, not low.
+unknown, not low. So is it if a stored notice may have expired by a clock that is not
+set: an RTC may be ahead by hours or years.
 
 A drill exercises the alarm outputs, apart from the notices: it switches an output only
 while nothing real does, with a rhythm of its own. It changes neither level nor
@@ -16,9 +17,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 
 from msgspec import structs
 
+from edge_agent.clock import Clock
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
 from slope_science.findings import ADVISORY, LOWEST, WARNING
@@ -46,6 +49,19 @@ class ReceivedOrder:
     def __str__(self) -> str:
         """As `senml.STATUS_NOTICE` has it."""
         return f"{self.level} {self.at_s:.3f} {self.received_s:.3f}"
+
+
+@dataclass(frozen=True)
+class _Receipt:
+    """When a notice was received in this run.
+
+    Attributes:
+        wall_s: Unix time, by the node's clock.
+        mono_s: Monotonic time.
+    """
+
+    wall_s: float
+    mono_s: float
 
 
 NOTICES_STATE = "notices"
@@ -119,10 +135,11 @@ class Notices:
         verify: Checks the signature of a topic and payload and returns the notice's
             JSON, or raises `NoticeError`; None where notices need no signature.
         unknown_s: How long a level is unknown after its notice expired.
-        wall_s: Unix time, for the times of receipt.
+        clock: For the times of receipt, and while it is not set; None counts as set.
 
     Attributes:
         refused: Reason of the last refusal; None when none was refused.
+        passed_s: Unix time before the start, by a clock that was set; 0 if unknown.
     """
 
     def __init__(
@@ -133,14 +150,16 @@ class Notices:
         *,
         verify: OpenNotice | None = None,
         unknown_s: float = UNKNOWN_S,
-        wall_s: Callable[[], float] = lambda: 0.0,
+        clock: Clock | None = None,
     ) -> None:
         self._by_topic = _restored(state, is_signed=verify is not None)
         self._remember = store_state
         self._opened = verify
         self._unknown_s = unknown_s
-        self._wall_s = wall_s
-        self._received_s: dict[str, float] = {}
+        self._clock = clock
+        self.passed_s = 0.0
+        self._start_s = self._mono_s()
+        self._received: dict[str, _Receipt] = {}
         self.on_change = on_change
         self.refused: str | None = None
 
@@ -164,7 +183,8 @@ class Notices:
             del self._by_topic[topic]
         else:
             self._by_topic[topic] = notice
-            self._received_s[topic] = self._wall_s()
+            wall_s = 0.0 if self._clock is None else self._clock.wall_s()
+            self._received[topic] = _Receipt(wall_s, self._mono_s())
         log.info("notice on %s: %s", topic, notice or "withdrawn")
         state = {name: each.encode().decode() for name, each in self._by_topic.items()}
         self._remember({NOTICES_STATE: json.dumps(state)})
@@ -181,8 +201,9 @@ class Notices:
 
         Its time of receipt is 0 after a restart, which keeps the notice only.
         """
+        unknown = _Receipt(0.0, 0.0)
         found = [
-            ReceivedOrder(n.level, n.at_s, self._received_s.get(topic, 0.0))
+            ReceivedOrder(n.level, n.at_s, self._received.get(topic, unknown).wall_s)
             for topic, n in self._in_force(now_s)
             if not n.withdrawn
         ]
@@ -191,8 +212,9 @@ class Notices:
     def is_unknown(self, now_s: float) -> bool:
         """Whether a notice of level 3 or more expired without withdrawal or renewal.
 
-        A new notice for its area, a withdrawal by hand, or `unknown_s` ends this. A
-        notice without a time of creation was written by hand and ends as written.
+        A new notice for its area, a withdrawal by hand, or `unknown_s` ends this; while
+        the clock is not set, `unknown_s` after it has expired for certain. A notice
+        without a time of creation was written by hand and ends as written.
         """
         return any(self._expired(now_s))
 
@@ -202,8 +224,8 @@ class Notices:
         A notice of level 2 or more is in force, or was withdrawn in the last hours.
         """
         return any(n.level >= ADVISORY for _, n in self._in_force(now_s)) or any(
-            n.withdrawn and now_s - n.at_s < JUDGED_S
-            for n in list(self._by_topic.values())
+            n.withdrawn and self._time_for(topic, n, now_s) - n.at_s < JUDGED_S
+            for topic, n in list(self._by_topic.items())
         )
 
     def summary(self, now_s: float) -> str | None:
@@ -223,9 +245,9 @@ class Notices:
             )
         parts += [
             f"LEVEL UNKNOWN: the notice of level {n.level} for "
-            f"{topic.removeprefix('/notice')} expired "
+            f"{topic.removeprefix('/notice')} {may}expired "
             f"{format_local_time(n.until_s)} without withdrawal"
-            for topic, n in self._expired(now_s)
+            for topic, n, may in self._expired(now_s)
         ]
         return "; ".join(parts) or None
 
@@ -240,13 +262,44 @@ class Notices:
 
     def _in_force(self, now_s: float) -> list[tuple[str, Notice]]:
         notices = list(self._by_topic.items())
-        return [(topic, n) for topic, n in notices if now_s < n.until_s]
+        return [
+            (topic, n)
+            for topic, n in notices
+            if self._time_for(topic, n, now_s) < n.until_s
+        ]
 
-    def _expired(self, now_s: float) -> Iterator[tuple[str, Notice]]:
+    def _expired(self, now_s: float) -> Iterator[tuple[str, Notice, str]]:
+        """Topic, notice, and "may have " if the clock is not set."""
         for topic, n in list(self._by_topic.items()):
-            is_over = n.until_s <= now_s < n.until_s + self._unknown_s
-            if n.level >= WARNING and n.at_s > 0 and is_over:
-                yield topic, n
+            if n.level < WARNING or n.at_s <= 0:
+                continue
+            is_in_force = self._time_for(topic, n, now_s) < n.until_s
+            least_s = self._least_s(topic, n, now_s)
+            if not is_in_force and least_s < n.until_s + self._unknown_s:
+                yield topic, n, "may have " if least_s < n.until_s else ""
+
+    def _time_for(self, topic: str, notice: Notice, now_s: float) -> float:
+        """The time by which a notice is in force; `now_s` if the clock is set.
+
+        One that was received in this run counts from its creation on the monotonic
+        clock. For a stored one there is only a clock that may be ahead.
+        """
+        least_s = self._least_s(topic, notice, now_s)
+        is_timed = notice.at_s > 0 and topic in self._received
+        return least_s if is_timed else max(now_s, least_s)
+
+    def _least_s(self, topic: str, notice: Notice, now_s: float) -> float:
+        """The least time that it can be; `now_s` if the clock is set."""
+        if self._clock is None or self._clock.is_synchronised():
+            return now_s
+        mono_s, received = self._mono_s(), self._received.get(topic)
+        since_s = received.mono_s if received else self._start_s
+        return max(
+            notice.at_s + mono_s - since_s, self.passed_s + mono_s - self._start_s
+        )
+
+    def _mono_s(self) -> float:
+        return 0.0 if self._clock is None else self._clock.mono_s()
 
     def _read(
         self, earlier: Notice | None, topic: str, payload: bytes
@@ -309,6 +362,15 @@ def _repeated(earlier: Notice, notice: Notice) -> Notice:
     rule = f"newer than the one before ({earlier.at_s:.3f})"
     remedy = "an old one was sent again, or a clock was set back; publish it anew"
     raise NoticeError("at_s", rule, notice.at_s, remedy)
+
+
+def restored_time(state: str | None) -> float:
+    """The Unix time of a stored state; 0 without a usable one."""
+    try:
+        at_s = float(state or 0.0)
+    except ValueError:
+        return 0.0
+    return at_s if isfinite(at_s) else 0.0
 
 
 def _restored(remembered: str | None, *, is_signed: bool) -> dict[str, Notice]:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.clock import Clock
+from edge_agent.clock import SET_CLOCK_STATE, Clock
 from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
 from edge_agent.sensor_reader import SensorReader, health_name
@@ -292,6 +292,8 @@ class Sampler:
             ],
         )
         state = {**self._triage_state(), **state}
+        if moment.is_synchronised:
+            state[SET_CLOCK_STATE] = f"{moment.wall_s:.0f}"
         for sensor in sampled:
             state.update(sensor.state())
         try:

@@ -101,6 +101,7 @@ class StatusInputs:
         refused: Reason of the last refused notice.
         update: State of an update.
         drill: The drill in force, as text.
+        is_clock_set: Whether a time server has set the clock.
     """
 
     uplink: UplinkState
@@ -115,6 +116,7 @@ class StatusInputs:
     refused: str | None = None
     update: str | None = None
     drill: str | None = None
+    is_clock_set: bool = True
 
 
 def make_status(
@@ -181,6 +183,8 @@ def _line(parts: StatusInputs) -> str:
         items.append(parts.notice)
     if parts.drill is not None:
         items.append(parts.drill)
+    if not parts.is_clock_set:
+        items.append("the clock is not set")
     items.append(format_link(parts.uplink, parts.now_s))
     items.append(format_depth(parts.stats, parts.oldest_s))
     if parts.problems:

@@ -1,6 +1,7 @@
 """Notices: received, stored, expired and verified."""
 
 import json
+from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from edge_agent.notices import (
     Notices,
     check_notice_keys,
     format_local_time,
+    restored_time,
 )
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import (
@@ -88,6 +90,118 @@ def test_unknown_level_survives_a_restart() -> None:
     before.on_message(incoming("/notice/3", Notice(4, 200.0, at_s=60.0)))
 
     assert Notices(stored[NOTICES_STATE], stored.update).is_unknown(300.0)
+
+
+@dataclass
+class Machine:
+    """The clocks of a node, `ahead_s` before the true time."""
+
+    true_s: float = 1000.0
+    ahead_s: float = 0.0
+    is_set: bool = False
+    speedup: float = 1.0
+
+    def wall_s(self) -> float:
+        return self.true_s + self.ahead_s
+
+    def mono_s(self) -> float:
+        return self.true_s
+
+    def is_synchronised(self) -> bool:
+        return self.is_set
+
+
+def node(
+    machine: Machine, stored: dict[str, str], passed: str | None = None
+) -> Notices:
+    """The notices of a node after a start."""
+    state = stored.get(NOTICES_STATE)
+    notices = Notices(state, stored.update, unknown_s=DAY_S, clock=machine)
+    notices.passed_s = restored_time(passed)
+    return notices
+
+
+HOUR_S = 3600.0
+AHEAD_S = [2 * HOUR_S, 30 * DAY_S, 4e9]
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, *AHEAD_S, -990.0])
+def test_notice_of_this_run_counts_by_its_duration_while_the_clock_is_not_set(
+    ahead_s: float,
+) -> None:
+    """In force for an hour, unknown for a day, then over: it expired in this run."""
+    machine = Machine(ahead_s=ahead_s)
+    notices = node(machine, {})
+    notices.on_message(incoming("/notice/3", Notice(5, 1000.0 + HOUR_S, at_s=1000.0)))
+    found = []
+    for later_s in (0.0, HOUR_S - 1.0, HOUR_S, HOUR_S + DAY_S - 1.0, HOUR_S + DAY_S):
+        machine.true_s = 1000.0 + later_s
+        now_s = machine.wall_s()
+        found.append((notices.level(now_s), notices.is_unknown(now_s)))
+
+    assert found == [(5, False), (5, False), (1, True), (1, True), (1, False)]
+
+
+@pytest.mark.parametrize("ahead_s", AHEAD_S)
+def test_stored_notice_that_may_have_expired_leaves_the_level_unknown(
+    ahead_s: float,
+) -> None:
+    """An RTC that is ahead says that it ended long ago; the clock set, it is known."""
+    stored: dict[str, str] = {}
+    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
+    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    machine = Machine(1060.0, ahead_s)
+    after = node(machine, stored)
+
+    assert (after.level(machine.wall_s()), after.is_unknown(machine.wall_s())) == (
+        1,
+        True,
+    )
+    words = after.summary(machine.wall_s()) or ""
+    assert words.startswith("LEVEL UNKNOWN: the notice of level 4 for /3 may have exp")
+    machine.true_s += HOUR_S + DAY_S
+    assert not after.is_unknown(machine.wall_s())
+    machine.true_s, machine.ahead_s, machine.is_set = 1120.0, 0.0, True
+    assert after.level(machine.wall_s()) == 4
+
+
+@pytest.mark.parametrize("ahead_s", [-998_000.0, -60.0, *AHEAD_S])
+def test_notice_that_expired_in_an_earlier_run_is_over_whatever_the_clock(
+    ahead_s: float,
+) -> None:
+    """Neither in force again with a clock of 1970, nor unknown with one ahead."""
+    stored: dict[str, str] = {}
+    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
+    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    machine = Machine(1e6, ahead_s)
+    after = node(machine, stored, "990000")
+
+    assert (after.level(machine.wall_s()), after.is_unknown(machine.wall_s())) == (
+        1,
+        False,
+    )
+
+
+def test_clock_behind_or_a_damaged_state_ends_no_stored_notice() -> None:
+    """After a power cut the clock goes on where it was saved."""
+    stored: dict[str, str] = {}
+    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
+    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    for passed in (None, "1050", "junk", "nan", "inf"):
+        machine = Machine(2000.0, -900.0)
+        assert node(machine, stored, passed).level(machine.wall_s()) == 4
+
+
+def test_withdrawn_notice_shows_a_judged_area_for_hours_with_any_clock() -> None:
+    """A clock ahead ended that at once, one of 1970 never."""
+    for ahead_s in (*AHEAD_S, -990.0):
+        machine = Machine(ahead_s=ahead_s)
+        notices = node(machine, {})
+        withdrawn = Notice(at_s=1000.0, withdrawn=True)
+        notices.on_message(incoming("/notice/3", withdrawn))
+        assert notices.is_judged(machine.wall_s())
+        machine.true_s += 7 * HOUR_S
+        assert not notices.is_judged(machine.wall_s())
 
 
 def test_area_is_judged_by_a_notice_in_force_or_just_withdrawn() -> None:

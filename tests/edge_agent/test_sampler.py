@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from triage_readings import RAIN, START_S, TILT, WIRE, Measured, tilt, wire
 
+from edge_agent.clock import SET_CLOCK_STATE
 from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -122,6 +123,21 @@ def make_sampler(
         health_readings=self_report,
     )
     return sampler, queue
+
+
+def test_time_of_a_clock_that_is_set_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart it is known what is over, whatever the clock."""
+    sampler, queue = make_sampler(
+        str(tmp_path / "queue.db"), [FakeSensor([Reading("tilt/x", "deg", 1.0)])]
+    )
+    sampler.sample()
+    monkeypatch.setattr(CLOCK, "is_set", False)
+    monkeypatch.setattr(CLOCK, "offset_s", 1e6)
+    sampler.sample()
+
+    assert queue.get_state(SET_CLOCK_STATE) == f"{CLOCK.now_s:.0f}"
 
 
 def packs(queue: SqliteQueue) -> list[Pack]:

@@ -92,6 +92,19 @@ def test_failing_sensors_are_listed() -> None:
     assert status.line.endswith("; 2 of 9 sensors fail: tilt, soil")
 
 
+def test_clock_that_is_not_set_is_shown() -> None:
+    """By such a clock notices may end too early or too late."""
+    status = make_status(
+        replace(make_inputs(), notice="LEVEL UNKNOWN", is_clock_set=False),
+        1,
+        (),
+        0.0,
+        0.0,
+    )
+
+    assert status.line.startswith("LEVEL UNKNOWN; the clock is not set; gw:1884 is up")
+
+
 def test_safe_mode_is_shown_first(tmp_path: Path) -> None:
     """The output shows which field of the file to correct."""
     mistakes = ("sensor.span.pin must be a pin of its own",)
