@@ -92,7 +92,11 @@ def _is_misplaced(error: QueueFileError, path: Path, state_folder: Path | None) 
     """Whether a path or its owner is wrong, and not the disk."""
     cause = error.__cause__
     if not isinstance(cause, OSError):  # SQLite: the lock files could be written
-        return path.exists() and not os.access(path, os.W_OK)
+        # It makes its log in the folder. On a card that has just become read-only,
+        # nothing may be written, whoever owns it.
+        is_read_only = os.statvfs(path.parent).f_flag & os.ST_RDONLY
+        needed = [each for each in (path, path.parent) if each.exists()]
+        return not (is_read_only or all(os.access(each, os.W_OK) for each in needed))
     if cause.errno == errno.EROFS:  # for a service, all but its folder is read-only
         return state_folder is not None and not path.is_relative_to(state_folder)
     return cause.errno in _MISPLACED

@@ -244,7 +244,7 @@ queue.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="changes the user, which needs root")
-@pytest.mark.parametrize("wrong", ["missing", "folder", "file", "queue.db"])
+@pytest.mark.parametrize("wrong", ["missing", "folder", "file", "queue.db", "owner"])
 def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
     """Messages stay in memory too, but another card would not help."""
     with tempfile.TemporaryDirectory() as there:
@@ -260,6 +260,9 @@ def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
         if wrong == "queue.db":  # made by a command that was run as root
             open_queue(folder / "queue.db").close()
             owned.append(folder)
+        elif wrong == "owner":  # of the folder; SQLite cannot make its log
+            open_queue(folder / "queue.db").close()
+            owned += folder.iterdir()
         for each in owned:
             os.chown(each, 12345, 12345)
         done = subprocess.run(
