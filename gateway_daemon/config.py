@@ -187,7 +187,8 @@ class OverlaySection:
     )
     rate_bytes_per_s: float | None = key(
         KeyRule(
-            "Maximum rate on the wire to other gateways; absent is no limit.",
+            "Maximum rate on the wire to other gateways; absent is no limit. "
+            "Emergencies and control packets, about 450 bytes/s for each key, pass it.",
             "bytes/s",
             low=100,
         ),

@@ -481,6 +481,11 @@ class PriorityBacklog(Generic[T]):
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
+    @property
+    def has_top(self) -> bool:
+        """Whether the next message has the top priority."""
+        return bool(self._queues[LADDER.top])
+
     def push(self, item: T, priority: int, now_s: float) -> None:
         """Add a message."""
         self._queues[priority].append((now_s, item))

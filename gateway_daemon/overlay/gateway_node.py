@@ -7,6 +7,7 @@ several areas and ends when all of them have ended.
 Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,6 +115,13 @@ JOIN_RATE = 4
 MAX_JOIN_TRIES = 32
 """Join attempts after which the node starts a ring: the peer has crashed."""
 
+JOIN_SPACING = 0.5
+"""Interval of the first join attempts of publisher keys, in timeouts of an answer.
+
+When the brokers are lost, a gateway publishes in many areas at once. The joins of all
+gateways at once would fill a narrow link, and emergencies would wait behind them.
+"""
+
 PUBLISHER_IDLE_S = 1800.0
 """A publisher key that is unused for this long is removed."""
 
@@ -149,6 +157,7 @@ class OverlayNode:
         self._name = name
         self._choose = choose
         self._ping_times = times
+        self._join_spacing_s = JOIN_SPACING * times.answer_timeout_s
         self._timeouts = timeouts
         self._numbers = numbers
         self.round_trips: RoundTripTimes[OverlayKey] = RoundTripTimes(
@@ -160,6 +169,7 @@ class OverlayNode:
         self._links: dict[OverlayKey, tuple[OverlayKey, OverlayKey]] = {}
         self._used_s: dict[OverlayKey, float] = {}
         self._probe_due_s: dict[OverlayKey, float] = {}
+        self._publisher_join_s = -math.inf
         self._contacts = PeerTable(name, times.answer_timeout_s)
         self._filters: frozenset[str] = frozenset()
         self._backlog: PriorityBacklog[OutgoingPacket] = PriorityBacklog()
@@ -253,7 +263,9 @@ class OverlayNode:
             key = OverlayKey(stretch, TopicRole.PUBLISHER, self._name)
             self._used_s[key] = now_s
             if key not in self._probe_due_s:
-                self._add(key, now_s)
+                earliest_s = self._publisher_join_s + self._join_spacing_s
+                self._publisher_join_s = max(now_s, earliest_s)
+                self._add(key, self._publisher_join_s)
             self._publish(message, key, now_s)
         self._settle(now_s)
 
@@ -303,9 +315,16 @@ class OverlayNode:
             self._leave(key, now_s)
         self._settle(now_s)
 
-    def pop_copy(self, now_s: float) -> OutgoingPacket | None:
-        """Return the next copy to send, urgent first; None if none waits."""
-        while len(self._backlog):
+    def pop_copy(
+        self, now_s: float, *, is_top_only: bool = False
+    ) -> OutgoingPacket | None:
+        """Return the next copy to send, urgent first; None if none waits.
+
+        Args:
+            now_s: Now.
+            is_top_only: Whether to return only a copy of the top priority.
+        """
+        while self._backlog.has_top or (len(self._backlog) and not is_top_only):
             letter = self._backlog.pop(now_s)
             forwarder = self._forwarders.get(letter.sender)
             if forwarder is not None and isinstance(letter.packet, MessageCopy):
@@ -335,12 +354,13 @@ class OverlayNode:
             forwarder.refuse(message_ids)
         outbox.refuse(message_ids)
 
-    def _add(self, key: OverlayKey, now_s: float) -> None:
+    def _add(self, key: OverlayKey, join_s: float) -> None:
+        """Add a key that joins at a time."""
         place = self._places[key] = SkipGraphNode(key, self._ping_times)
         self._forwarders[key] = self._forwarder(place)
         if key.role == TopicRole.PUBLISHER and key.topic:
             self._suspensions[key] = PublisherSuspension(key)
-        self._probe_due_s[key] = now_s
+        self._probe_due_s[key] = join_s
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
         return Forwarder(

@@ -27,6 +27,7 @@ from gateway_daemon.overlay.gateway_node import OutgoingPacket, OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayError
 from gateway_daemon.overlay.messages import (
     CarriedMessage,
+    MessageCopy,
     OverlayMessage,
     PublicationResult,
 )
@@ -52,6 +53,13 @@ MAX_NAMES_LOGGED = 10
 SEEK_ALONE_S, SEEK_S = 5.0, 60.0
 """Interval of probes of the directory's brokers: without any peer, and with peers."""
 
+CONTROL_SHARE = 0.5
+"""Share of the rate that control packets may use up; copies have the rest.
+
+Control packets, such as pings, joins and receipts, are always sent at once. Where they
+exceed this share, the rate is exceeded; otherwise no copy would ever be sent.
+"""
+
 ReceivedMessages = Sequence[tuple[OverlayMessage, CarriedMessage]]
 
 
@@ -72,7 +80,8 @@ class OverlayConfig:
     Attributes:
         name: Our own name.
         peers: Brokers where names may be found.
-        rate_bytes_per_s: Limit of wire bytes of copies per second; None is no limit.
+        rate_bytes_per_s: Limit of wire bytes per second; None is no limit. Copies of
+            the top priority and control packets pass it, but are charged to it.
     """
 
     name: GatewayName
@@ -142,7 +151,9 @@ class OverlayRunner:
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._transport = make_transport(self._events.put)
         self._transport.handler = self
-        self._bucket = TokenBucket.for_rate(config.rate_bytes_per_s)
+        rate = config.rate_bytes_per_s
+        self._bucket = TokenBucket.for_rate(rate)
+        self._control_bucket = TokenBucket.for_rate(rate and CONTROL_SHARE * rate)
         self._checked_s = self._searched_s = -math.inf
         self._directory: deque[BrokerInfo] = deque()
         self._partition_since_s: float | None = None
@@ -308,7 +319,9 @@ class OverlayRunner:
             if self.source is not None:
                 self.source.on_result(ended)
         now_s = self._clock()
-        while self._bucket.wait_s(now_s) <= 0 and (copy := self._node.pop_copy(now_s)):
+        while copy := self._node.pop_copy(
+            now_s, is_top_only=self._bucket.wait_s(now_s) > 0
+        ):
             self.status = replace(self.status, sent=self.status.sent + 1)
             self._send(copy)
         self._transport.close_idle(now_s)
@@ -321,8 +334,16 @@ class OverlayRunner:
             log.warning("packet not sent: %s", error)
             return
         now_s = self._clock()
-        self._bucket.spend(wire_bytes(len(frame), is_first=True), now_s)
+        self._charge(letter, wire_bytes(len(frame), is_first=True), now_s)
         self._transport.send(to.broker, to.gateway_id, frame, now_s)
+
+    def _charge(self, letter: OutgoingPacket, size_bytes: int, now_s: float) -> None:
+        """Charge a packet; control packets only up to their share of the rate."""
+        if not isinstance(letter.packet, MessageCopy):
+            if self._control_bucket.wait_s(now_s) > 0:
+                return
+            self._control_bucket.spend(size_bytes, now_s)
+        self._bucket.spend(size_bytes, now_s)
 
 
 def _no_op() -> None:

@@ -119,6 +119,22 @@ def test_upper_levels_are_joined() -> None:
     assert min(reach) >= 4
 
 
+def test_publisher_keys_join_one_after_the_other() -> None:
+    """When the brokers are lost, joins in all areas at once would fill the link."""
+    gateways = started_gateways(1, 3)
+    name = name_of(0)
+    for number in range(8):
+        topic = f"/3/1/2/{number % 4}/{number // 4}/0/0/0/1"
+        gateways.publish(name, topic, f"m{number}", 4)
+    gateways.run(0.2)
+    joined_at_first = gateways.nodes[name].joined_keys()
+    gateways.run(20.0)
+
+    assert len(joined_at_first) <= 3  # home, subscriber and the first publisher key
+    assert len(gateways.nodes[name].joined_keys()) == 2 + 1 + 4 + 8
+    assert sorted(gateways.received[name_of(1)]) == [f"m{n}" for n in range(8)]
+
+
 def test_publisher_pauses_without_subscribers_and_resumes() -> None:
     """It sends no copy meanwhile."""
     gateways = started_gateways(2, 6, "/5/#")

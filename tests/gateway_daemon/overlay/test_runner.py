@@ -50,14 +50,16 @@ SHORT_TIMEOUTS = ReplyTimeouts(
 class Gateway:
     """One gateway; its clients are reduced to the ids they receive."""
 
-    def __init__(self, number: int, broker: Broker, peer: Broker) -> None:
+    def __init__(
+        self, number: int, broker: Broker, peer: Broker, rate: float | None = None
+    ) -> None:
         name = GatewayName(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
         self.received_ids: list[str] = []
         self.is_full = False
         self.results: list[PublicationResult] = []
-        self._outbox: list[tuple[str, int]] = []
+        self._outbox: list[tuple[str, int, str]] = []
         self.runner = OverlayRunner(
-            OverlayConfig(name, (_info(peer),)),
+            OverlayConfig(name, (_info(peer),), rate),
             OverlayNode(
                 str(name), random.Random(number).choice, SHORT_PINGS, SHORT_TIMEOUTS
             ),
@@ -79,11 +81,11 @@ class Gateway:
 
     def poll(self, now_s: float) -> None:
         while self._outbox:
-            id_, priority = self._outbox.pop()
-            self.runner.publish(id_, priority, CarriedMessage(TOPIC, b"ground moves"))
+            id_, priority, topic = self._outbox.pop()
+            self.runner.publish(id_, priority, CarriedMessage(topic, b"ground moves"))
 
-    def publish(self, id_: str, priority: int = 5) -> None:
-        self._outbox.append((id_, priority))
+    def publish(self, id_: str, priority: int = 5, topic: str = TOPIC) -> None:
+        self._outbox.append((id_, priority, topic))
         self.runner.wake()
 
     def on_result(self, result: PublicationResult) -> None:
@@ -180,6 +182,25 @@ def test_message_that_cannot_be_stored_stays_with_its_publisher(
         if thread.name == "overlay":  # it leases from the queue until its end
             thread.join(10)
     fallback.close()
+
+
+@pytest.mark.parametrize("priority", [5, 4])
+def test_copies_are_sent_although_upkeep_exceeds_the_rate(
+    make_broker: Callable[..., Broker], priority: int
+) -> None:
+    """An emergency does not wait for the rate; others have half of it."""
+    broker = make_broker()
+    gateways = [Gateway(number, broker, broker, 1000.0) for number in range(2)]
+    try:
+        publish_until_received(gateways, "together", reached=2)
+        for number in range(30):  # each area is a key more, with pings every second
+            topic = f"/3/1/2/{number % 4}/{number // 4 % 4}/{number // 16 % 4}/0/1"
+            gateways[0].publish(f"area-{number}", 1, topic)
+        gateways[0].publish("m", priority)
+        wait_until(lambda: "m" in gateways[1].received_ids)
+    finally:
+        for gateway in gateways:
+            gateway.runner.stop()
 
 
 def hostile_frames() -> Iterator[bytes]:
