@@ -10,13 +10,11 @@ other message waits for that.
 
 import logging
 import math
-import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -26,6 +24,12 @@ from edge_agent.queue.base import (
     QueueFullError,
 )
 from edge_agent.queue.inspection import format_depth
+from gateway_daemon.gateway.recent_messages import (
+    RECENT_S,
+    BrokerReachability,
+    RecentMessage,
+    RecentMessages,
+)
 from gateway_daemon.overlay import messages
 from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
@@ -47,11 +51,6 @@ from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
-
-RECENT_S = 60.0
-"""How long stored messages are remembered: a lost broker may be noticed that late."""
-
-MAX_RECENT = 1000
 
 WINDOW = 32
 """Messages in flight at once; messages of the top priority have their own window."""
@@ -119,12 +118,6 @@ class OverlayTransport(Protocol):
         """Publish; the result goes to `OverlayFallback.on_result`."""
 
 
-class BrokerReachability(Protocol):
-    """Connection state of a broker: an uplink."""
-
-    unserved_since_s: float | None
-
-
 @dataclass(frozen=True)
 class FallbackRules:
     """Which messages take the overlay.
@@ -140,12 +133,6 @@ class FallbackRules:
     from_priority: int = LADDER.urgent_from
     out_of_reach_s: float = 5.0
     ttl_s: Mapping[int, float] = field(default_factory=dict)
-
-
-class _Recent(NamedTuple):
-    draft: MessageDraft
-    reach: BrokerReachability | None
-    at_s: float
 
 
 @dataclass
@@ -254,8 +241,7 @@ class OverlayFallback:
         self.is_route = rules.is_route
         self._rules = rules
         self._clock = clock
-        self._lock = threading.Lock()
-        self._recent: deque[_Recent] = deque(maxlen=MAX_RECENT)
+        self._recent = RecentMessages()
         self._in_flight: dict[str, _InFlight] = {}
         self._incomplete, self._without_subscribers = _SetAside(), _SetAside()
         self._unheard = _Unheard()
@@ -290,13 +276,12 @@ class OverlayFallback:
         """
         now_s = self._clock()
         urgent = [
-            _Recent(draft._replace(id=id_), broker, now_s)
+            RecentMessage(draft._replace(id=id_), broker, now_s)
             for draft, id_ in zip(drafts, ids, strict=True)
             if id_ is not None and draft.priority >= self._rules.from_priority
         ]
         if urgent:
-            with self._lock:
-                self._recent.extend(urgent)
+            self._recent.add(urgent)
             self._wake()
 
     def poll(self, now_s: float) -> None:
@@ -430,19 +415,16 @@ class OverlayFallback:
 
     def _copy_unreachable(self, now_s: float) -> None:
         """Store a copy of recent messages for brokers that are out of reach."""
-        with self._lock:
-            recent = [r for r in self._recent if now_s - r.at_s <= RECENT_S]
-            copied = [r for r in recent if self._is_out_of_reach(r.reach, now_s)]
-            kept = [r for r in recent if not self._is_out_of_reach(r.reach, now_s)]
-            self._recent = deque(kept, MAX_RECENT)
-        if copied:
+        drafts = self._recent.pop_lost(
+            now_s, lambda broker: self._is_out_of_reach(broker, now_s)
+        )
+        if drafts:
             self._outage_until_s = now_s + RECENT_S
         if self._overlay is not None:
             self._overlay.set_broker_outage(now_s < self._outage_until_s)
-        if not copied:
+        if not drafts:
             return
-        log.warning("%d urgent messages take the overlay as well", len(copied))
-        drafts = [each.draft for each in copied]
+        log.warning("%d urgent messages take the overlay as well", len(drafts))
         alarms = [draft for draft in drafts if draft.priority == LADDER.top]
         others = [draft for draft in drafts if draft.priority < LADDER.top]
         try:

@@ -128,6 +128,19 @@ def test_urgent_messages_use_the_overlay_once_their_broker_is_unreachable(
     assert not setup.overlay.is_cut
 
 
+def test_emergency_is_not_displaced_by_other_urgent_messages(
+    setup: FallbackSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lost broker is noticed late, and many others may be stored until then."""
+    broker = Broker()
+    drafts = [draft(seq, 5 if seq == 1 else 4) for seq in range(1, 1003)]
+    setup.fallback.on_stored(drafts, [d.id for d in drafts], broker)
+    assert "more than 1000 messages of priority 4 within 60 s" in caplog.text
+
+    broker.unserved_since_s = setup.now_s
+    assert setup.poll(after_s=5.0)[0] == 1
+
+
 def test_duplicate_is_not_sent_by_the_overlay(setup: FallbackSetup) -> None:
     """The first copy has been stored and sent already."""
     setup.fallback.on_stored([draft(1, 5)], [None], None)
