@@ -96,6 +96,10 @@ REPEATS_S = (10.0, 30.0)
 """Intervals of further publications of a top-priority message: while links fail and
 recover, the overlay may be partitioned before a node can detect it."""
 
+REPEAT_WINDOW = 4
+"""Repeats of top-priority messages in flight at once. When a silent gateway answers
+again, an hour of them may be due, and a new emergency must not wait behind them."""
+
 HOLD_S = 3600.0
 """How long a top-priority message is held for gateways that do not answer, to be
 published again when one of them does."""
@@ -143,6 +147,7 @@ class _InFlight:
         message: The message.
         tries: How often it was published.
         repeats: How many of `REPEATS_S` are done.
+        is_repeating: Whether a repeat waits for its result.
         due_s: When it is published again.
         held_until_s: End of the hold time; None while it is not held.
         returns: Value of `return_count` at the last publication.
@@ -152,6 +157,7 @@ class _InFlight:
     message: QueuedMessage
     tries: int = 0
     repeats: int = 0
+    is_repeating: bool = False
     due_s: float = 0.0
     held_until_s: float | None = None
     returns: int = 0
@@ -291,8 +297,7 @@ class OverlayFallback:
             return
         for each in [e for e in self._in_flight.values() if e.held_until_s is not None]:
             self._check_held(each, self._overlay, now_s)
-        for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
-            self._send(each, now_s)
+        self._send_due(now_s)
         self._retry_set_aside(now_s)
         if self._overlay.status.has_peers:
             for message in self._lease():
@@ -306,6 +311,7 @@ class OverlayFallback:
         if each is None:
             return
         now_s = self._clock()
+        each.is_repeating = False
         if not self._is_received(each, ended, now_s):
             doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
             wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
@@ -338,6 +344,18 @@ class OverlayFallback:
     def close(self) -> None:
         """Close the queue."""
         self.queue.close()
+
+    def _send_due(self, now_s: float) -> None:
+        """Publish messages again that are due; repeats only in their window."""
+        due = [each for each in self._in_flight.values() if each.due_s <= now_s]
+        free = REPEAT_WINDOW - sum(e.is_repeating for e in self._in_flight.values())
+        for each in sorted(due, key=lambda each: each.due_s):
+            if each.repeats and not each.is_repeating:
+                if free <= 0:
+                    continue
+                free -= 1
+                each.is_repeating = True
+            self._send(each, now_s)
 
     def _hold(self, each: _InFlight) -> bool:
         """Hold a top-priority message while a known gateway does not answer.

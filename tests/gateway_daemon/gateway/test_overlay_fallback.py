@@ -12,6 +12,7 @@ from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.overlay_fallback import (
     HOLD_S,
     MAX_EMPTY_TRIES,
+    REPEAT_WINDOW,
     FallbackRules,
     OverlayFallback,
     make_store,
@@ -206,6 +207,31 @@ def test_emergency_is_held_for_peers_that_do_not_answer(setup: FallbackSetup) ->
     setup.overlay.set_peers(return_count=2)
     assert publication_times(setup, 100) == [400.0]
     assert setup.waiting_count() == 0
+
+
+def test_new_emergency_does_not_wait_behind_held_ones(setup: FallbackSetup) -> None:
+    """When a gateway answers again, only a few of them are in flight at once."""
+    held = list(range(1, 31))
+    setup.overlay.set_peers("a")
+    setup.fallback.put([draft(seq, 5) for seq in held])
+    for _ in range(600):
+        for seq in setup.poll(after_s=0.5):
+            setup.finish(seq)
+    setup.overlay.set_peers(return_count=1)
+    first = setup.poll()
+    assert len(first) == REPEAT_WINDOW
+    assert setup.poll(after_s=1.0) == []
+    setup.fallback.put([draft(99, 5)])
+    assert setup.poll() == [99]
+
+    repeated, sent = list(first), first
+    while sent:
+        for seq in sent:
+            setup.finish(seq)
+        sent = [seq for seq in setup.poll() if seq != 99]
+        repeated += sent
+    assert repeated == held
+    assert setup.waiting_count() == 1
 
 
 def test_emergency_is_not_held_forever(setup: FallbackSetup) -> None:
