@@ -242,26 +242,27 @@ def create_tables(folder: Folder, names: Iterable[str]) -> None:
     if isinstance(folder, Path):
         make_folder(folder)
     for name in names:
-        path, schema = folder / name, TABLES[name]
-        if isinstance(path, Path):
-            recover_table(path)
-            if name in DERIVED_TABLES:
-                discard_damaged(path)
-            path.mkdir(exist_ok=True)
-        if not is_table(path):
-            DeltaTable.create(
-                table_url(path),
-                schema,
-                mode="ignore",
-                configuration=_properties(path),
-            )
-        if isinstance(path, Path):
-            for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
-                sync_version(path, int(commit.stem))
-        _configure(path)
-        _add_columns(path, schema)
+        _create_table(folder / name, TABLES[name])
     if isinstance(folder, Path):
         fsync_folder(folder)
+
+
+def _create_table(path: Folder, schema: pa.Schema) -> None:
+    if isinstance(path, Path):
+        recover_table(path)
+        if path.name in DERIVED_TABLES:
+            discard_damaged(path)
+        path.mkdir(exist_ok=True)
+    if not is_table(path):
+        properties = _properties(path)
+        DeltaTable.create(
+            table_url(path), schema, mode="ignore", configuration=properties
+        )
+    if isinstance(path, Path):
+        for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
+            sync_version(path, int(commit.stem))
+    _configure(path)
+    _add_columns(path, schema)
 
 
 def _properties(path: Folder) -> dict[str, str]:
