@@ -138,6 +138,7 @@ class ReplayFrames:
         self.last = np.zeros((0, self.span.frames), np.uint16)
         self._row_of: dict[str, int] = {}
 
+    @property
     def levels(self) -> Bytes:
         """Levels with one row per cell and one column per frame.
 
@@ -487,7 +488,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
         "revised": played.revised,
     })
     headers = {"X-Head-Bytes": str(len(head)), "Cache-Control": "no-store"}
-    body = head + played.levels().tobytes()
+    body = head + played.levels.tobytes()
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
