@@ -166,6 +166,20 @@ def test_console_trusts_the_gateway_of_its_network_alone() -> None:
     assert f"--subnet {pool['subnet']} --gateway {pool['gateway']} " in page
 
 
+def test_page_renews_into_volumes() -> None:
+    """The settings are read-only; each program has a file of its own."""
+    page = (ROOT / "docs/how-to/containers.md").read_text("utf-8")
+    renewed = re.findall(r"`renewed = \"(/\S+)/identity-(\w+)\.pem\"`", page)
+    found = {
+        name: [volume.split(":")[1:] for volume in services()[name]["volumes"]]
+        for _, name in renewed
+    }
+
+    assert {name for _, name in renewed} == {"ingest", "notify", "manager"}
+    assert all([folder] in found[name] for folder, name in renewed)
+    assert "exec -T %i spatial-mqtt renew --config /etc/yamamori/%i.toml" in page
+
+
 @pytest.mark.parametrize("name", BROKERS)
 def test_broker_keeps_its_data_in_its_volume(name: str) -> None:
     """And reads its listeners from the folder that the page names."""
