@@ -248,20 +248,27 @@ class PendingChanges:
         return self.rows[unleased[-1 if newest else 0]] if unleased else None
 
     def make_room(self, new: Sequence[QueueRow], max_bytes: int) -> bool:
-        """Drop less urgent messages until new ones fit; False when they cannot.
+        """Drop messages that are no more urgent until new ones fit.
 
-        The oldest are dropped first. Messages that were ever leased are kept.
+        The least urgent are dropped first, of these the oldest: the newest have the
+        level of the present. Messages that were ever leased are kept.
+
+        Returns:
+            False when the new ones cannot fit; they then count as dropped.
         """
         lowest = min(row.priority for row in new)
         excess = _file_bytes([*self.rows.values(), *new]) - max_bytes
         chosen: list[QueueRow] = []
-        for priority in sorted(p for p in self._unleased if p < lowest):
+        for priority in sorted(p for p in self._unleased if p <= lowest):
             for seq in self._unleased[priority]:
                 if excess <= 0:
                     break
                 chosen.append(self.rows[seq])
                 excess -= _file_bytes(chosen[-1:])
         if excess > 0:
+            self.counters.add_put(new)
+            for row in new:
+                self.counters.add_dropped(row.priority, row.cost_bytes, DROPPED_FULL)
             return False
         for row in chosen:
             self._unleased[row.priority].popleft()

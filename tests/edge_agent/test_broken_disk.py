@@ -139,21 +139,24 @@ def test_full_card_that_becomes_read_only_takes_routine_messages_in_memory(
 
 
 def test_urgent_messages_take_the_place_of_others_in_memory(card: Card) -> None:
-    """What is dropped is counted; what does not fit is refused."""
+    """And of older ones as urgent; what is dropped or refused is counted."""
     queue = open_queue(card.queue, Durability(window_s=60.0, held_bytes=3000))
     card.fail()
     put(queue, 5)
     put(queue, *[3] * 8)
     kept = put(queue, *[4] * 5)
     stats = queue.stats()
-    with pytest.raises(QueueFileError, match="disk I/O error"):
-        put(queue, *[4] * 9)
+    newest = put(queue, *[4] * 9)
+    dropped = queue.stats().dropped[4]
     first, *rest = queue.lease(100)
+    with pytest.raises(QueueFileError, match="disk I/O error"):
+        put(queue, 5)  # all the others are leased
 
     assert stats.dropped[3] > 0
     assert first.priority == 5
-    assert [m.id for m in rest[:5]] == kept
-    assert all(m.priority >= 4 for m in rest)
+    assert dropped > 0
+    assert [m.id for m in rest] == [*kept, *newest][dropped:]
+    assert (queue.stats().dropped[5], queue.stats().depth[5].rows) == (1, 1)
     queue.close()
 
 

@@ -131,7 +131,9 @@ def test_alarm_takes_the_messages_held_in_memory_along(
         queue.put([draft(2)])
     queue.flush()
     fill_disk(small_disk)
-    count = fill(queue, priority=4, size=size)
+    while not queue.stats().dropped[4]:
+        queue.put([draft(4, size)])
+    count = queue.stats().depth[4].rows
     alarms = [queue.put([draft(5, 200)])[0] for _ in range(3)]
     other = SqliteQueue(path, "n1", "b", 10**8)  # sees what a kill now would leave
     rows = [other.stats().depth[p].rows for p in (4, 5)]
