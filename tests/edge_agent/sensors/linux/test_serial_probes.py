@@ -83,7 +83,7 @@ def test_late_answer_is_no_value_of_another_sensor_of_the_probe(
     buses: LinuxBuses,
 ) -> None:
     """Modbus answers do not name their register; the first two come too late."""
-    slave, delays_s = ModbusSlave(3), [0.35, 0.35]
+    slave, delays_s = ModbusSlave(3), [1.2, 1.2]
     slave.registers = {7: 312, 8: 185}
 
     def answer_late(request: bytes) -> bytes:
@@ -95,7 +95,7 @@ def test_late_answer_is_no_value_of_another_sensor_of_the_probe(
     one, other = (
         ModbusProbe(
             ModbusSettings(
-                **SOIL | {"register": register, "timeout_s": 0.2},  # type: ignore[arg-type]
+                **SOIL | {"register": register, "timeout_s": 1.0},  # type: ignore[arg-type]
                 port=terminal.path,
             ),
             hardware,
