@@ -122,6 +122,9 @@ When the brokers are lost, a gateway publishes in many areas at once. The joins 
 gateways at once would fill a narrow link, and emergencies would wait behind them.
 """
 
+MIN_UPPER_LEVELS = 2
+"""Upper levels with which a publisher key publishes itself before it knows heads."""
+
 PUBLISHER_IDLE_S = 1800.0
 """A publisher key that is unused for this long is removed."""
 
@@ -423,9 +426,16 @@ class OverlayNode:
         if is_silent and message.priority < LADDER.top:
             self._end(message.id, key.topic, 0, is_whole=True)
             return
-        own = key if is_in else self.home
+        # A key that has just joined knows only its neighbours, and the copy would pass
+        # along all subscribers in turn. `home` knows nodes further away.
+        heads = self._forwarders[key].known_heads
+        has_view = heads or len(self.links_of(key)) > MIN_UPPER_LEVELS
+        own = key if is_in and has_view else self.home
         low, high = subscriber_range(key.topic)
         forwarder = self._updated_forwarder(own)
+        if own == self.home:  # its last report may be of another area
+            forwarder.known_heads = heads
+            forwarder.subscriber_count = self._forwarders[key].subscriber_count
         self._act(own, forwarder.publish(message, low, high, now_s), now_s)
 
     def _updated_forwarder(self, key: OverlayKey) -> Forwarder[OverlayKey]:
@@ -508,6 +518,8 @@ class OverlayNode:
                 case DeliverMessage(message):
                     self._deliver(message)
                 case PublicationDone(own, count, is_whole):
+                    if key == self.home:
+                        self._learn_heads(own.low.topic, count)
                     if own.tree == 0:
                         self._end(own.message.id, own.low.topic, count, is_whole)
                 case SendPacket(to, packet, reported_id):
@@ -515,6 +527,16 @@ class OverlayNode:
                         place = len(self._todo.packets)
                         self._todo.reported_ids[place] = reported_id
                     self._forward(OutgoingPacket(to, key, packet), now_s)
+
+    def _learn_heads(self, area: str, subscriber_count: int) -> None:
+        """Give a publisher key the heads of the last publication of `home` there."""
+        forwarder = self._forwarders.get(
+            OverlayKey(area, TopicRole.PUBLISHER, self._name)
+        )
+        if forwarder is not None:
+            heads = self._forwarders[self.home].known_heads
+            forwarder.known_heads = [h for h in heads if h.key.topic == area]
+            forwarder.subscriber_count = subscriber_count
 
     def _forward(self, letter: OutgoingPacket, now_s: float) -> None:
         """Send a packet of a forwarder; copies go through the queue."""

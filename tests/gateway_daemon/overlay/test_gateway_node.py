@@ -135,6 +135,18 @@ def test_publisher_keys_join_one_after_the_other() -> None:
     assert sorted(gateways.received[name_of(1)]) == [f"m{n}" for n in range(8)]
 
 
+def test_key_that_has_just_joined_reaches_all_subscribers_in_a_few_hops() -> None:
+    """It has no upper levels yet: along level 0 each publisher would be a hop."""
+    gateways = started_gateways(1, 16)
+    for number in range(16):
+        gateways.publish(name_of(number), TOPIC, f"first-{number}", 4)
+    gateways.run(0.6)
+    gateways.publish(name_of(0), TOPIC, "alarm", 5)
+    gateways.run(0.3)
+
+    assert all("alarm" in ids for ids in gateways.received.values())
+
+
 def test_publisher_pauses_without_subscribers_and_resumes() -> None:
     """It sends no copy meanwhile."""
     gateways = started_gateways(2, 6, "/5/#")
