@@ -1,11 +1,13 @@
 """The live overlay: gateways killed during publication, and emergencies under load.
 
     python -m experiments.overlay_live [--gateways 32] [--brokers 8] [--seconds 30]
+    python -m experiments.overlay_live --gateways 4 --valleys 8
 
 Every gateway is a process; they use several real Mosquittos. Targets: every live
 subscriber receives every message once although 10 % of the gateways are ended with
 SIGKILL; level 0 is complete again within 30 s; at 0.7 load the p99 of priority 5 is at
-most twice that of the idle overlay.
+most twice that of the idle overlay. With ``--valleys`` only the start of an outage:
+every gateway publishes in as many new areas, and an emergency follows a second later.
 """
 
 import argparse
@@ -166,6 +168,26 @@ def under_load(fleet: Fleet, seconds: float) -> tuple[float, float, float]:
     return idle[int(0.99 * len(idle))], loaded[int(0.99 * len(loaded))], per_s
 
 
+def at_onset(fleet: Fleet, valleys: int) -> list[float]:
+    """Return the delays (ms) of an emergency at the start of an outage.
+
+    Every gateway publishes in all valleys at once, so that all their keys join.
+    """
+    time.sleep(SETTLE_S)
+    topics = [f"/3/1/2/{n // 4 % 4}/{n % 4}/0/0/0/0/0/0/0/1" for n in range(valleys)]
+    for number, topic in enumerate(topics):
+        for member in fleet.alive:
+            member.send_command("publish", f"w{number}-{member.id}", 4, topic)
+    time.sleep(1.0)
+    sent_s = time.monotonic()
+    fleet.alive[0].send_command("publish", "alarm", 5, topics[0])
+    wait_until(lambda: all(m.received.get("alarm") for m in fleet.alive), TIMEOUT_S)
+    return sorted(1000 * (m.received["alarm"][0] - sent_s) for m in fleet.alive[1:])
+
+
+SETTLE_S = 25.0
+"""Time for the upper levels of the home keys, and to repay what the joins cost."""
+
 LEARN_S = 15.0
 COPY_BYTES = PAYLOAD_BYTES + 450.0
 """Bytes of a copy, its receipt and its report on a link."""
@@ -177,7 +199,19 @@ def main() -> None:
     parser.add_argument("--gateways", type=int, default=32)
     parser.add_argument("--brokers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--valleys", type=int)
     options = parser.parse_args()
+    if options.valleys:
+        more = ["--rate", str(LOAD_RATE)]
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Fleet(options.gateways, options.brokers, Path(folder), *more) as fleet,
+        ):
+            gather(fleet)
+            delays_ms = at_onset(fleet, options.valleys)
+            print(f"emergency at the start of an outage: {delays_ms[0]:.0f} to "
+                  f"{delays_ms[-1]:.0f} ms")  # fmt: skip
+        return
     with tempfile.TemporaryDirectory() as folder:
         with Fleet(options.gateways, options.brokers, Path(folder)) as fleet:
             print(

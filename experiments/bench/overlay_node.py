@@ -1,8 +1,8 @@
 """One gateway of the live overlay as a process, controlled by lines of JSON.
 
-Input: ``["publish", id, priority]`` and ``["links"]``. Output:
-``["received", id, at_s]``, ``["result", id, reached, is_complete]`` and
-``["links", [[key, left, right], ...]]``.
+Input: ``["publish", id, priority]``, with a topic at the end for another one than
+`TOPIC`, and ``["links"]``. Output: ``["received", id, at_s]``,
+``["result", id, reached, is_complete]`` and ``["links", [[key, left, right], ...]]``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Gateway:
         self.node = OverlayNode(str(name), random.Random(options.id).choice)  # noqa: S311 - chance
         self.commands: SimpleQueue[list[object]] = SimpleQueue()
         self._payload = os.urandom(options.payload)  # incompressible
-        self._priorities: dict[str, int] = {}
+        self._published: dict[str, tuple[int, str]] = {}
         self._repeat_at_s: dict[str, float] = {}
         self.live = OverlayRunner(
             OverlayConfig(name, (BrokerInfo("127.0.0.1", options.peer),), options.rate),
@@ -70,7 +70,8 @@ class Gateway:
                 return
             if command == "publish":
                 id_, priority = str(arguments[0]), int(str(arguments[1]))
-                self._priorities[id_] = priority
+                topic = str([TOPIC, *arguments[2:]][-1])
+                self._published[id_] = priority, topic
                 self._publish(id_)
             else:
                 keys = self.node.joined_keys()
@@ -84,9 +85,8 @@ class Gateway:
             self._repeat_at_s[result.message_id] = time.monotonic() + REPEAT_S
 
     def _publish(self, id_: str) -> None:
-        self.live.publish(
-            id_, self._priorities[id_], CarriedMessage(TOPIC, self._payload)
-        )
+        priority, topic = self._published[id_]
+        self.live.publish(id_, priority, CarriedMessage(topic, self._payload))
 
 
 def write_event(*fields: object) -> None:
