@@ -5,6 +5,10 @@ parts. A part without an acknowledgement is split again around the silent node. 
 parts have reported, the node reports to its parent the number of subscribers reached
 and an even sample of them, so the publisher learns its heads from any message.
 
+A link may be broken while both its ends live. So a report names the ranges behind nodes
+that did not answer, and each node on the way back to the publisher sends these nodes a
+copy itself. If none reaches them, the publisher tries by way of other nodes.
+
 The queue serves urgent messages first and ages the others, because the queue of a busy
 gateway is where a message waits longest.
 
@@ -13,7 +17,7 @@ Pure state machine: it reads no clock and sends nothing; every method returns ac
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -56,6 +60,14 @@ MAX_SAMPLE = 512
 MAX_SEEN = 10_000
 MAX_ATTEMPTS = 4
 
+MAX_DETOURS = 3
+"""Tries of a publisher to reach missing ranges by way of other nodes."""
+
+DETOUR_PARTS = 2
+"""Missing ranges in each of them; many are missing when many nodes have crashed."""
+
+MAX_MISSING = 64  # ranges in a report
+
 MAX_LATE = 256
 """Copies that were given up and may still be answered."""
 
@@ -87,13 +99,17 @@ class _Task(Generic[K]):
 
     Attributes:
         sign_s: When the parent expects the next progress sign.
-        is_whole: Whether no part of it was given up or refused.
+        is_whole: Whether no part of it was refused, or given up by an older gateway.
+        missing: Parts that were given up, with the nodes that did not answer.
+        detours: How often we tried to reach these by way of other nodes.
     """
 
     copy: MessageCopy[K]
     parent: K | None
     sign_s: float = 0.0
     is_whole: bool = True
+    missing: list[RangePart[K]] = field(default_factory=list)
+    detours: int = 0
     results: list[_Result[K]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
 
@@ -137,6 +153,8 @@ class Forwarder(Generic[K]):
             it.
         is_uplink_narrow: Whether the uplink of our valley is cut or busy, set by the
             owner.
+        contacts: Returns nodes anywhere on the ring that should answer, set by the
+            owner.
     """
 
     def __init__(
@@ -151,6 +169,7 @@ class Forwarder(Generic[K]):
     ) -> None:
         self._valley_of = valley_of
         self.is_uplink_narrow = False
+        self.contacts: Callable[[], Iterable[K]] = tuple
         self.key = key
         self.known_heads: Sequence[RankedNode[K]] = ()
         self.subscriber_count = 0
@@ -163,6 +182,7 @@ class Forwarder(Generic[K]):
         self._sent: dict[int, _Sent[K]] = {}
         self._suspects: dict[K, float] = {}
         self._seen: dict[str, None] = {}
+        self._failed_detours = 0
 
     def publish(
         self, message: OverlayMessage, low: K, high: K, now_s: float
@@ -179,7 +199,7 @@ class Forwarder(Generic[K]):
             own = MessageCopy(0, message, low, high, self.subscriber_count, tree)
             task = _Task(own, None)
             sent = self._delegate(task, own, now_s)
-            done += sent or self._finish(task)
+            done += sent or self._finish(task, now_s)
         return done
 
     def on_sent(self, number: int, now_s: float) -> None:
@@ -202,7 +222,7 @@ class Forwarder(Generic[K]):
                 return []
             case RangeReport(number):
                 sent = self._answered(sender, number, now_s)
-                return self._on_report(sent, packet) if sent else []
+                return self._on_report(sent, packet, now_s) if sent else []
 
     def mark_alive(self, sender: K) -> None:
         """Trust a node again that was silent: it has sent a packet, maybe a ping."""
@@ -231,16 +251,22 @@ class Forwarder(Generic[K]):
             sent.task.open.discard(number)
             self._was_silent(number, sent)
             self._suspects[sent.to] = now_s + self._timeouts.suspect_s
-            # Only the first tree is repaired; the second is redundancy.
-            if sent.attempt < MAX_ATTEMPTS and sent.copy.tree == 0:
-                again = self._delegate(sent.task, sent.copy, now_s, sent.attempt + 1)
-                done += again
-            else:
-                again = []
-            # Behind the silent node there may be nodes that are unknown here.
-            sent.task.is_whole &= bool(again)
-            done += self._finish(sent.task)
+            done += self._resend(sent, now_s)
+            done += self._finish(sent.task, now_s)
         return done
+
+    def _resend(self, sent: _Sent[K], now_s: float) -> list[ForwarderAction[K]]:
+        """Split the part of a silent node again."""
+        task, copy = sent.task, sent.copy
+        missing = len(task.missing)
+        # Only the first tree is repaired; the second is redundancy.
+        if sent.attempt < MAX_ATTEMPTS and copy.tree == 0:
+            again = self._delegate(task, copy, now_s, sent.attempt + 1)
+            if again or len(task.missing) > missing:
+                return again
+        # Behind the silent node there may be nodes that are unknown here.
+        task.missing.append(RangePart(sent.to, copy.low, copy.high))
+        return []
 
     def next_due_s(self) -> float | None:
         """Return when `on_timer` has something to do."""
@@ -290,7 +316,7 @@ class Forwarder(Generic[K]):
         sent = self._delegate(task, copy, now_s)
         if sent:
             return [*done, SendPacket(sender, CopyReceipt(copy.number)), *sent]
-        return [*done, *self._finish(task)]
+        return [*done, *self._finish(task, now_s)]
 
     def _is_new(self, message_id: str) -> bool:
         if message_id in self._seen:
@@ -301,24 +327,68 @@ class Forwarder(Generic[K]):
         return True
 
     def _on_report(
-        self, sent: _Sent[K], report: RangeReport[K]
+        self, sent: _Sent[K], report: RangeReport[K], now_s: float
     ) -> list[ForwarderAction[K]]:
         del self._sent[report.number]
-        sent.task.open.discard(report.number)
-        sent.task.results.append(_Result(sent.copy.low, report.count, report.sample))
-        sent.task.is_whole &= report.is_whole
-        return self._finish(sent.task)
+        task, copy = sent.task, sent.copy
+        task.open.discard(report.number)
+        task.results.append(_Result(copy.low, report.count, report.sample))
+        task.is_whole &= report.is_whole or report.is_rest_whole
+        done: list[ForwarderAction[K]] = []
+        is_last = sent.attempt >= MAX_ATTEMPTS or copy.tree > 0
+        for part in report.missing[:MAX_MISSING]:
+            if part.low < copy.low or copy.high < part.high or part.to == self.key:
+                task.is_whole = False
+            elif is_last or self._is_suspect(part.to, now_s):
+                task.missing.append(part)
+            else:
+                done.append(self._send(task, part, MAX_ATTEMPTS, now_s))
+        return [*done, *self._finish(task, now_s)]
 
-    def _finish(self, task: _Task[K]) -> list[ForwarderAction[K]]:
+    def _finish(self, task: _Task[K], now_s: float) -> list[ForwarderAction[K]]:
         """Report to the parent when no part is open."""
         if task.open:
             return []
         total, sample = _merged(task.results)
+        is_whole = task.is_whole and not task.missing
         if task.parent is not None:
-            report = RangeReport(task.copy.number, total, sample, task.is_whole)
+            missing = tuple(task.missing[:MAX_MISSING])
+            is_rest_whole = task.is_whole and 0 < len(task.missing) <= MAX_MISSING
+            report = RangeReport(
+                task.copy.number, total, sample, is_whole, missing, is_rest_whole
+            )
             return [SendPacket(task.parent, report, task.copy.message.id)]
-        self.subscriber_count, self.known_heads = total, sample
-        return [PublicationDone(task.copy, total, task.is_whole)]
+        if detours := self._detour(task, sample, now_s):
+            return detours
+        if is_whole or task.copy.tree == 0:
+            self.subscriber_count, self.known_heads = total, sample
+        return [PublicationDone(task.copy, total, is_whole)]
+
+    def _detour(
+        self, task: _Task[K], reached: Sequence[RankedNode[K]], now_s: float
+    ) -> list[ForwarderAction[K]]:
+        """Send the missing parts by way of other nodes, which may reach them.
+
+        First the node right of a part, as it knows nodes left of it; then the next.
+        """
+        self._failed_detours += bool(task.missing and task.detours)
+        if not task.missing or task.copy.tree or task.detours >= MAX_DETOURS:
+            return []
+        known = {*self.contacts(), *(each.key for each in reached)} - {self.key}
+        trusted = {key for key in known if not self._is_suspect(key, now_s)}
+        # Suspects may receive although their answers are lost.
+        if not (ways := sorted(trusted or known)):
+            return []
+        task.detours += 1
+        first = self._failed_detours % len(task.missing)
+        parts = task.missing[first:] + task.missing[:first]
+        task.missing = parts[DETOUR_PARTS:]
+        done: list[ForwarderAction[K]] = []
+        for part in parts[:DETOUR_PARTS]:
+            place = bisect_left(ways, part.high) + self._failed_detours
+            way = part._replace(to=ways[place % len(ways)])
+            done.append(self._send(task, way, MAX_ATTEMPTS, now_s))
+        return done
 
     def _delegate(
         self, task: _Task[K], copy: MessageCopy[K], now_s: float, attempt: int = 0
@@ -333,16 +403,30 @@ class Forwarder(Generic[K]):
         done: list[ForwarderAction[K]] = []
         parts.sort(key=lambda each: -each[1])  # the largest part is sent first
         for before, (part, share) in enumerate(parts):
-            number = next(self._numbers)
-            sent = replace(
-                copy, number=number, low=part.low, high=part.high, share=share
+            done.append(
+                self._send(task, part, attempt, now_s, share=share, before=before)
             )
-            wait_s = self._trips.timeout_s(part.to) + before * self._timeouts.per_copy_s
-            due_s = now_s + wait_s
-            self._sent[number] = _Sent(task, part.to, sent, due_s, attempt, now_s)
-            task.open.add(number)
-            done.append(SendPacket(part.to, sent))
         return done
+
+    def _send(
+        self,
+        task: _Task[K],
+        part: RangePart[K],
+        attempt: int,
+        now_s: float,
+        *,
+        share: int = 0,
+        before: int = 0,
+    ) -> SendPacket[K]:
+        """Delegate a part, after the copies before it."""
+        number = next(self._numbers)
+        copy = replace(
+            task.copy, number=number, low=part.low, high=part.high, share=share
+        )
+        wait_s = self._trips.timeout_s(part.to) + before * self._timeouts.per_copy_s
+        self._sent[number] = _Sent(task, part.to, copy, now_s + wait_s, attempt, now_s)
+        task.open.add(number)
+        return SendPacket(part.to, copy)
 
     def _left(
         self, task: _Task[K], low: K, high: K, now_s: float
@@ -356,7 +440,9 @@ class Forwarder(Generic[K]):
         beyond = known[bisect_left(known, high) :]
         # Only suspects are in the range: the node before it may reach them.
         heads = inside or beyond[:1] or known[-1:]
-        task.is_whole &= bool(heads)
+        if not heads:
+            suspects = lefts[bisect_left(lefts, low) : bisect_left(lefts, high)]
+            task.missing += assign_range(low, high, suspects)
         return assign_range(low, high, heads)
 
     def _right(
@@ -370,7 +456,8 @@ class Forwarder(Generic[K]):
         inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
         if not inside:
             onward = self._relay(copy, now_s)
-            task.is_whole &= bool(onward) or not self._is_blind(copy.high, now_s)
+            if not onward:
+                task.missing += self._hidden(copy, now_s)
             return [(p, copy.share) for p in onward]
         chosen = self._heads(inside, copy, is_root)
         firsts = [inside[head.first_index] for head in chosen]
@@ -405,10 +492,16 @@ class Forwarder(Generic[K]):
         plan = choose_plan(copy.message.priority, self.queued_copies)
         return [RangeHead(i, i) for i in _choose(inside, copy, plan, is_root)]
 
-    def _is_blind(self, high: K, now_s: float) -> bool:
-        """Whether a suspected node may know the rest of the range."""
-        rights = self._known.right_neighbours()
-        return any(e.key < high and self._is_suspect(e.key, now_s) for e in rights)
+    def _hidden(self, copy: MessageCopy[K], now_s: float) -> list[RangePart[K]]:
+        """Parts of a range that only suspected nodes may know."""
+        rights = [each.key for each in self._known.right_neighbours()]
+        before = rights[: bisect_left(rights, copy.high)]
+        suspects = [key for key in before if self._is_suspect(key, now_s)]
+        if not suspects:
+            return []
+        inside = suspects[bisect_left(suspects, copy.low) :] or suspects[-1:]
+        low = copy.low if self.key < copy.low else rights[0]
+        return assign_range(low, copy.high, inside)
 
     def _relay(self, copy: MessageCopy[K], now_s: float) -> list[RangePart[K]]:
         """Pass a range on towards it: no node in it is known."""

@@ -10,8 +10,10 @@ Pure state machine: methods take the time and collect their output in an `Outbox
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from gateway_daemon.overlay.ddll import DEFAULT_PING_TIMES, PingTimes, RingLink
 from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
@@ -88,7 +90,9 @@ class Outbox:
         for place, message_id in self.reported_ids.items():
             letter = self.packets[place]
             if message_id in message_ids and isinstance(letter.packet, RangeReport):
-                report = replace(letter.packet, is_whole=False)
+                report = msgspec.structs.replace(
+                    letter.packet, is_whole=False, is_rest_whole=False
+                )
                 self.packets[place] = letter._replace(packet=report)
         self.results = [
             each._replace(
@@ -366,7 +370,7 @@ class OverlayNode:
         self._probe_due_s[key] = join_s
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
-        return Forwarder(
+        forwarder = Forwarder(
             place.key,
             place,
             self._timeouts,
@@ -374,6 +378,12 @@ class OverlayNode:
             round_trips=self.round_trips,
             numbers=self._numbers,
         )
+        forwarder.contacts = self._answering_homes
+        return forwarder
+
+    def _answering_homes(self) -> list[OverlayKey]:
+        silent = {*self._contacts.summary().silent}
+        return [_home(name) for name in self._contacts.names() if name not in silent]
 
     def _leave(self, key: OverlayKey, now_s: float) -> None:
         self._probe_due_s.pop(key, None)

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple
 import msgspec
 
 from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.partition import K
+from gateway_daemon.overlay.partition import K, RangePart
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from spatial_mqtt.batching import MAX_AGE_S
 from spatial_mqtt.topics import check_publishable
@@ -68,9 +68,10 @@ class CopyReceipt:
     number: int
 
 
-@dataclass(frozen=True)
-class RangeReport(Generic[K]):
+class RangeReport(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):
     """The range is finished. Serves as a receipt as well.
+
+    Defaults are not sent: a refusal has the form that older gateways send.
 
     Attributes:
         number: Of the copy.
@@ -78,12 +79,17 @@ class RangeReport(Generic[K]):
         sample: Some of them, evenly spaced, always including the first.
         is_whole: Whether all of these have stored the message, and no part of the range
             was given up.
+        missing: Ranges in it that were given up, each with the node that did not
+            answer. Another node may reach it. Older gateways ignore this.
+        is_rest_whole: Whether ranges are missing, and all else is whole.
     """
 
     number: int
     count: int
     sample: tuple[RankedNode[K], ...]
     is_whole: bool = True
+    missing: tuple[RangePart[K], ...] = ()
+    is_rest_whole: bool = False
 
 
 ForwarderPacket = MessageCopy[K] | CopyReceipt | RangeReport[K]

@@ -20,6 +20,7 @@ from gateway_daemon.overlay.messages import (
     RankedNode,
     SendPacket,
 )
+from gateway_daemon.overlay.partition import RangePart
 from gateway_daemon.overlay.peers import DEFAULT_TIMEOUTS
 
 MESSAGE = OverlayMessage("m", 4)
@@ -141,36 +142,35 @@ class Ring:
     Views are those of a converged Skip Graph, which still contains dead nodes.
     """
 
-    def __init__(self, seed: int) -> None:
-        chance = Random(seed)
-        size = chance.randint(3, 14)
-        self.low = chance.randint(1, size - 1)
-        self.high = chance.randint(self.low + 1, size)
-        self.dead = set(chance.sample(range(1, size), chance.choice([0, 0, 0, 1, 2])))
+    def __init__(self, chance: Random, size: int, low: int, high: int) -> None:
+        self.low, self.high = low, high
+        self.dead: set[int] = set()
+        self.cut: set[tuple[int, int]] = set()
         self.now_s = 0.0
-        self.received: set[int] = set()
+        self.received: list[int] = []
         self.packets: deque[tuple[int, int, ForwarderPacket[int]]] = deque()
         self.results: list[PublicationDone[int]] = []
+        self.chance, self.loss = chance, 0.0
         graph = SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(size)])
-        self.nodes = {
-            rank: Forwarder(
-                rank,
-                View(
-                    sorted(graph.right_neighbours(rank)),
-                    sorted({
-                        *graph.left_neighbours(rank),
-                        *range(max(0, rank - LEFT_NEIGHBOURS), rank),
-                    }),
-                ),
-            )
-            for rank in range(size)
-        }
-        self._chance, self._loss = chance, 0.0
-        if chance.random() < 0.5:
-            self.publish("learn")  # the publisher then knows heads
-        self._loss = chance.choice([0.2, 0.5, 0.8])
-        self.publish("early")  # lost packets make suspects
-        self._loss = 0.0
+        self.nodes = {rank: self._node(graph, rank) for rank in range(size)}
+
+    def _node(self, graph: SkipGraph, rank: int) -> Forwarder[int]:
+        nearest = range(max(0, rank - LEFT_NEIGHBOURS), rank)
+        lefts = sorted({*graph.left_neighbours(rank), *nearest})
+        node = Forwarder(rank, View(sorted(graph.right_neighbours(rank)), lefts))
+        node.contacts = lambda: self.nodes
+        return node
+
+    def reachable(self) -> list[int]:
+        """Return the subscribers that the publisher can reach by way of any nodes."""
+        found = [0]
+        for rank in found:
+            found += [
+                to
+                for to in self.nodes
+                if to not in found and (rank, to) not in self.cut
+            ]
+        return sorted(rank for rank in found if self.low <= rank < self.high)
 
     def publish(self, id_: str) -> PublicationDone[int]:
         """Publish a message, and return its result when no packet is left."""
@@ -204,25 +204,95 @@ class Ring:
         for action in actions:
             match action:
                 case DeliverMessage():
-                    self.received.add(rank)
+                    self.received.append(rank)
                 case PublicationDone():
                     self.results.append(action)
-                case SendPacket(to, packet) if self._chance.random() >= self._loss:
-                    self.packets.append((rank, to, packet))
+                case SendPacket(to, packet) if self.chance.random() >= self.loss:
+                    if (rank, to) not in self.cut:
+                        self.packets.append((rank, to, packet))
+                case _:
+                    pass
+
+
+def ring_with_suspects(seed: int) -> Ring:
+    """Return a ring in which packets were lost and nodes may be dead."""
+    chance = Random(seed)
+    size = chance.randint(3, 14)
+    low = chance.randint(1, size - 1)
+    ring = Ring(chance, size, low, chance.randint(low + 1, size))
+    ring.dead = set(chance.sample(range(1, size), chance.choice([0, 0, 0, 1, 2])))
+    if chance.random() < 0.5:
+        ring.publish("learn")  # the publisher then knows heads
+    ring.loss = chance.choice([0.2, 0.5, 0.8])
+    ring.publish("early")
+    ring.loss = 0.0
+    return ring
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_a_complete_publication_has_reached_all_live_subscribers(seed: int) -> None:
     """With random suspects, dead or alive; and all are reached when suspicions end."""
-    ring = Ring(seed)
+    ring = ring_with_suspects(seed)
     subscribers = set(range(ring.low, ring.high)) - ring.dead
 
     first = ring.publish("first")
 
-    assert not first.is_complete or ring.received == subscribers
+    assert not first.is_complete or set(ring.received) == subscribers
     ring.now_s += DEFAULT_TIMEOUTS.suspect_s
     again = ring.publish("again")
-    assert not again.is_complete or ring.received == subscribers
+    assert not again.is_complete or set(ring.received) == subscribers
     if not ring.dead:
         assert again.is_complete
-        assert ring.received == subscribers
+        assert set(ring.received) == subscribers
+
+
+@pytest.mark.parametrize("links", [1, 2])
+@pytest.mark.parametrize("seed", range(150))
+def test_a_broken_link_hides_no_subscriber_that_others_reach(
+    seed: int, links: int
+) -> None:
+    """In one direction or in both; with heads known to the publisher or without."""
+    chance = Random(seed)
+    size = chance.choice([3, 4, 5, 8, 12, 20, 32])
+    ring = Ring(chance, size, chance.randint(1, min(3, size - 2)), size)
+    if chance.random() < 0.5:
+        ring.publish("learn")
+    for _ in range(links):
+        ends = chance.choice([range(size), [at := chance.randrange(size - 1), at + 1]])
+        one, other = chance.sample(ends, 2)
+        ring.cut |= {(one, other)} | chance.choice([set(), {(other, one)}])
+
+    result = ring.publish("m")
+
+    assert sorted(ring.received) == ring.reachable()
+    assert not result.is_complete or ring.received
+
+
+def test_a_relay_names_the_range_that_it_does_not_reach() -> None:
+    """And the next node on the way back sends a copy there itself."""
+    relay = Forwarder(4, View(rights=[5]))
+    relay.receive(0, MessageCopy(0, MESSAGE, 4, 9, 0), 0.0)
+    relay.on_timer(DEFAULT_TIMEOUTS.receipt_timeout_s)
+    node = Forwarder(0, View(rights=[4]))
+    node.publish(MESSAGE, 1, 9, 0.0)
+
+    (report,) = [
+        each.packet
+        for each in relay.receive(0, MessageCopy(0, MESSAGE, 4, 9, 0), 14.0)
+        if isinstance(each, SendPacket) and isinstance(each.packet, RangeReport)
+    ]
+    sent = node.receive(4, report, 14.1)
+
+    assert report.missing == (RangePart(5, 5, 9),)
+    assert parts(sent) == [(5, 5, 9)]
+
+
+def test_a_missing_range_outside_that_of_its_copy_is_ignored() -> None:
+    node = Forwarder(0, View(rights=[4]))
+    node.publish(MESSAGE, 1, 9, 0.0)
+    missing = (RangePart(20, 20, 30),)
+
+    done = node.receive(4, RangeReport(0, 1, (), False, missing, True), 0.1)
+
+    assert [type(each) for each in done] == [PublicationDone]
+    assert not any(e.is_complete for e in done if isinstance(e, PublicationDone))

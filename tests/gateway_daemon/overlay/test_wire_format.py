@@ -1,5 +1,6 @@
 from typing import get_origin
 
+import msgspec
 import pytest
 
 from gateway_daemon.overlay import wire_format
@@ -27,6 +28,7 @@ from gateway_daemon.overlay.messages import (
     RangeReport,
     RankedNode,
 )
+from gateway_daemon.overlay.partition import RangePart
 from gateway_daemon.overlay.skip_graph_node import (
     HasSubscribers,
     HasSubscribersQuery,
@@ -59,6 +61,7 @@ PACKETS = [
     MessageCopy(7, OverlayMessage("n:b:1", 5, b"x" * 1000), ONE, OTHER, 30, 1),
     CopyReceipt(7),
     RangeReport(7, 300, tuple(RankedNode(ONE, n) for n in range(300)), is_whole=False),
+    RangeReport(7, 0, (), False, (RangePart(ONE, ONE, OTHER),), is_rest_whole=True),
 ]
 
 
@@ -68,6 +71,20 @@ def test_packet_survives_encoding_and_decoding(packet: wire_format.PacketBody) -
     frame = wire_format.encode_frame(ONE, OTHER, packet)
 
     assert wire_format.decode_frame(frame) == (ONE, OTHER, packet)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_report_of_an_older_gateway_names_no_missing_range(is_whole: bool) -> None:
+    body = {"number": 7, "count": 1, "sample": [(ONE, 0)], "is_whole": is_whole}
+    frame = wire_format.Frame(
+        ONE, OTHER, "report", msgspec.Raw(msgspec.msgpack.encode(body))
+    )
+
+    _, _, packet = wire_format.decode_frame(
+        wire_format.PLAIN + msgspec.msgpack.encode(frame)
+    )
+
+    assert packet == RangeReport(7, 1, (RankedNode(ONE, 0),), is_whole)
 
 
 def test_every_packet_kind_is_covered() -> None:
