@@ -151,6 +151,7 @@ class SimulatedGateways:
         now_s: Simulated time.
         nodes: Live gateways, by name.
         partitioned: Names that are separated from the others: no frame passes between.
+        broken_links: Pairs of names; no frame passes from the first to the second.
         full: Names of gateways whose store takes no message.
         received: Message ids that each gateway delivered to its clients, in order.
         results: Results that publishers received.
@@ -161,6 +162,7 @@ class SimulatedGateways:
         self.now_s = 0.0
         self.nodes: dict[str, OverlayNode] = {}
         self.partitioned: set[str] = set()
+        self.broken_links: set[tuple[str, str]] = set()
         self.full: set[str] = set()
         self.received: dict[str, list[str]] = {}
         self.results: list[PublicationResult] = []
@@ -256,7 +258,8 @@ class SimulatedGateways:
             self._at(due_s, name, None)
 
     def _send_frame(self, sender: str, to: OverlayKey, frame: bytes) -> None:
-        if (sender in self.partitioned) == (to.gateway in self.partitioned):
+        is_apart = (sender in self.partitioned) != (to.gateway in self.partitioned)
+        if not is_apart and (sender, to.gateway) not in self.broken_links:
             at_s = self.now_s + self.random.uniform(*GATEWAY_LATENCY_S)
             self._at(at_s, to.gateway, frame)
 

@@ -157,6 +157,8 @@ class RingLink(Generic[K]):
         status: Its state.
         right: Right neighbour on the ring; itself when alone.
         lefts: Up to four left neighbours, nearest first; itself when alone.
+        skipped: Last right neighbour that a repair replaced, for up to two rounds of
+            pings; None without one. It may live: then it links to us again.
     """
 
     def __init__(self, key: K, times: PingTimes = DEFAULT_PING_TIMES) -> None:
@@ -164,6 +166,8 @@ class RingLink(Generic[K]):
         self.status = LinkStatus.OUT
         self.right = key
         self.lefts: tuple[K, ...] = (key,)
+        self.skipped: K | None = None
+        self._skipped_until_s = 0.0
         self._left_seq = self._right_seq = LinkSequence()
         self._ping_times = times
         self._suspects: set[K] = set()
@@ -231,6 +235,8 @@ class RingLink(Generic[K]):
             return []
         if self.status is LinkStatus.LEAVING:
             return self.leave(now_s)
+        if self._skipped_until_s <= now_s:
+            self.skipped = None
         silent, self._asked = self._asked, None
         if silent is None:  # a new round clears the suspects
             self._suspects.clear()
@@ -254,7 +260,7 @@ class RingLink(Generic[K]):
             case NeighbourReply():
                 done = self._on_reply(sender, packet, now_s)
             case SetRight():
-                done = self._change_right(sender, packet)
+                done = self._change_right(sender, packet, now_s)
             case SetRightReply():
                 self._agreed(sender, packet, now_s)
             case SetLeft(seq, lefts):
@@ -271,7 +277,9 @@ class RingLink(Generic[K]):
         lefts = (self.key, *self.lefts)[:LEFT_NEIGHBOURS]
         return NeighbourReply(self.status, self.right, self._right_seq, lefts, refused)
 
-    def _change_right(self, sender: K, asked: SetRight[K]) -> list[LinkSend[K]]:
+    def _change_right(
+        self, sender: K, asked: SetRight[K], now_s: float
+    ) -> list[LinkSend[K]]:
         if self.status is not LinkStatus.IN or self.right != asked.expected:
             return [LinkSend(sender, self._reply(refused=True))]
         lefts = (self.key, *(k for k in self.lefts if k != self.key))[:LEFT_NEIGHBOURS]
@@ -283,6 +291,9 @@ class RingLink(Generic[K]):
             done = [LinkSend(asked.expected, SetLeft(after, second))]
         elif asked.kind is LinkChange.DELETE:
             done = [LinkSend(asked.new, SetLeft(after, lefts))]
+        if asked.kind is LinkChange.REPAIR:
+            self.skipped = asked.expected
+            self._skipped_until_s = now_s + 2 * self._ping_times.ping_interval_s
         self.right, self._right_seq = asked.new, asked.seq
         return [LinkSend(sender, SetRightReply(after, lefts)), *done]
 

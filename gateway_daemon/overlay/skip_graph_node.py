@@ -245,6 +245,9 @@ class SkipGraphNode:
         for level, link in enumerate(self.links):
             if link.status is LinkStatus.IN and self.key < link.right:
                 known.setdefault(link.right, 2**level - 1)
+        # The left neighbour of a live node repairs if one link between them is broken.
+        if (skipped := self.links[0].skipped) is not None and self.key < skipped:
+            known.setdefault(skipped, 0)
         return [RankedNode(key, known[key]) for key in sorted(known)]
 
     def left_neighbours(self) -> list[OverlayKey]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from experiments.overlay_study.churn import SimulatedRing
 from gateway_daemon.overlay.ddll import (
+    DEFAULT_PING_TIMES,
     LinkChange,
     LinkSend,
     LinkSequence,
@@ -239,3 +240,17 @@ def test_late_answer_to_a_repair_starts_no_timer_after_a_leave() -> None:
     assert link.status is LinkStatus.OUT
     link.receive(3, answer, 100.2)
     assert link.next_due_s() is None
+
+
+def test_node_that_a_repair_skips_is_known_for_two_rounds_of_pings() -> None:
+    """It may live, and only the link between it and the repairing node be broken."""
+    left = RingLink(1, DEFAULT_PING_TIMES)
+    left.found_ring(0.0)
+    left.receive(5, SetRight(LinkChange.INSERT, 5, 1, LinkSequence()), 0.0)
+    left.receive(9, SetRight(LinkChange.REPAIR, 9, 5, LinkSequence(1)), 0.0)
+    assert (left.right, left.skipped) == (9, 5)
+
+    left.on_timer(DEFAULT_PING_TIMES.ping_interval_s)
+    assert left.skipped == 5
+    left.on_timer(2 * DEFAULT_PING_TIMES.ping_interval_s)
+    assert left.skipped is None

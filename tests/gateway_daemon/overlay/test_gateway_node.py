@@ -226,6 +226,29 @@ def test_gateway_that_missed_a_copy_is_served_after_its_next_ping(number: int) -
     assert gateways.results[-1].is_complete
 
 
+@pytest.mark.parametrize("is_one_way", [True, False])
+@pytest.mark.parametrize("size", [3, 6])
+@pytest.mark.parametrize("ends", [(0, 1), (0, 2), (1, 2), (2, 1)])
+def test_broken_link_hides_no_gateway(
+    ends: tuple[int, int], size: int, is_one_way: bool
+) -> None:
+    """While the nodes next to it repair the ring, again and again."""
+    gateways = started_gateways(1, size)
+    link = (name_of(ends[0]), name_of(ends[1]))
+    gateways.broken_links = {link} if is_one_way else {link, link[::-1]}
+    wanted = [f"m{number}" for number in range(10)]
+
+    for id_ in wanted:
+        publish(gateways, name_of(0), id_)
+
+    missed = {
+        name: [id_ for id_ in wanted if id_ not in ids]
+        for name, ids in gateways.received.items()
+    }
+    assert not any(missed.values()), missed
+    assert all(len(ids) == len(wanted) for ids in gateways.received.values())
+
+
 @pytest.mark.parametrize("is_restart", [True, False])
 @pytest.mark.parametrize("number", [1, 4, 6])
 def test_gateway_that_is_joining_or_leaving_takes_no_range(
