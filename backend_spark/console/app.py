@@ -380,6 +380,7 @@ def make_services(
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
         standards=_open_standards(live_state, places, journal, folder),
+        replays=AnswerLimits(time.monotonic),
         clock=clock,
         places=places,
         way_back=WayBack.open(Path(settings.backend.data)),

@@ -73,6 +73,7 @@ class ConsoleServices:
         packs: Ground of the map, the lowest first.
         overlays: Overlays of the map.
         standards: Services for other programs.
+        replays: Limits of replays, which may take minutes.
         clock: Unix time.
         places: Names of cells and nodes.
         way_back: Notices, receipts and alarms of cells.
@@ -92,6 +93,7 @@ class ConsoleServices:
     packs: tuple[TilePack, ...]
     overlays: Overlays
     standards: StandardServices
+    replays: AnswerLimits
     clock: Callable[[], float]
     places: StoredPlaces
     way_back: WayBack
@@ -134,14 +136,17 @@ class ConsoleServices:
             unsaved.discard(what)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, limits: AnswerLimits | None = None) -> Iterator[None]:
         """Wait for a place among the answers that are computed at once.
+
+        Args:
+            limits: Of the kind of answers; those of the standards by default.
 
         Raises:
             HTTPException: 503 if none became free in time.
         """
         try:
-            with self.standards.limits.turn():
+            with (limits or self.standards.limits).turn():
                 yield
         except StandardsRequestError as error:
             raise HTTPException(error.status, str(error), error.headers) from error

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from experiments.overlay_study.baselines import SkipGraph
 from experiments.overlay_study.methods import TopicPattern
-from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
+from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError
 from gateway_daemon.overlay.messages import (
     DeliverMessage,
@@ -22,6 +22,7 @@ from gateway_daemon.overlay.messages import (
     ForwarderPacket,
     MessageCopy,
     OverlayMessage,
+    PriorityBacklog,
     PublicationDone,
     RankedNode,
 )

@@ -349,7 +349,7 @@ class OverlayFallback:
         """Publish messages again that are due; repeats only in their window."""
         due = [each for each in self._in_flight.values() if each.due_s <= now_s]
         free = REPEAT_WINDOW - sum(e.is_repeating for e in self._in_flight.values())
-        for each in sorted(due, key=lambda each: each.due_s):
+        for each in sorted(due, key=_send_order):
             if each.repeats and not each.is_repeating:
                 if free <= 0:
                     continue
@@ -580,3 +580,8 @@ def _to_draft(
     return MessageDraft(
         priority, carried.topic, lambda _id: payload, message_id, carried.age_s
     )
+
+
+def _send_order(each: _InFlight) -> tuple[bool, float]:
+    """First tries, the oldest first; then repeats, of which the newest says most."""
+    return each.repeats > 0, -each.message.seq if each.repeats else each.due_s

@@ -16,11 +16,10 @@ Pure state machine: it reads no clock and sends nothing; every method returns ac
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol
 
 from gateway_daemon.overlay.messages import (
     CopyReceipt,
@@ -54,7 +53,6 @@ from gateway_daemon.overlay.peers import (
     ReplyTimeouts,
     RoundTripTimes,
 )
-from spatial_mqtt.priority import LADDER
 
 MAX_SAMPLE = 512
 MAX_SEEN = 10_000
@@ -550,55 +548,3 @@ def _merged(results: list[_Result[K]]) -> tuple[int, tuple[RankedNode[K], ...]]:
         total += number
     step = max(1.0, len(whole) / MAX_SAMPLE)
     return total, tuple(whole[int(i * step)] for i in range(int(len(whole) / step)))
-
-
-T = TypeVar("T")
-
-AGEING_S = 2.0
-"""Waiting time that counts as one priority more."""
-
-
-class PriorityBacklog(Generic[T]):
-    """Priority queue with ageing.
-
-    Ageing raises a message step by step, but never to the top priority: a routine
-    message never overtakes an emergency.
-    """
-
-    def __init__(self, ageing_s: float = AGEING_S) -> None:
-        self._ageing_s = ageing_s
-        self._queues: dict[int, deque[tuple[float, T]]] = {
-            priority: deque() for priority in LADDER.descending
-        }
-
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
-
-    @property
-    def has_top(self) -> bool:
-        """Whether the next message has the top priority."""
-        return bool(self._queues[LADDER.top])
-
-    def push(self, item: T, priority: int, now_s: float) -> None:
-        """Add a message."""
-        self._queues[priority].append((now_s, item))
-
-    def pop(self, now_s: float) -> T:
-        """Remove and return the most urgent message; of equals the oldest.
-
-        Raises:
-            IndexError: The queue is empty.
-        """
-        waiting = [
-            (self._urgency(priority, now_s - line[0][0]), -line[0][0], priority)
-            for priority, line in self._queues.items()
-            if line
-        ]
-        if not waiting:
-            raise IndexError("take from an empty backlog")
-        return self._queues[max(waiting)[-1]].popleft()[1]
-
-    def _urgency(self, priority: int, waited_s: float) -> int:
-        if priority == LADDER.top:
-            return priority
-        return min(priority + int(waited_s / self._ageing_s), LADDER.top - 1)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway_daemon.overlay.ddll import DEFAULT_PING_TIMES, PingTimes, RingLink
-from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
+from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.keys import (
     OverlayKey,
     TopicRole,
@@ -34,6 +34,7 @@ from gateway_daemon.overlay.messages import (
     MessageCopy,
     OpenPublications,
     OverlayMessage,
+    PriorityBacklog,
     PublicationDone,
     PublicationResult,
     RangeReport,

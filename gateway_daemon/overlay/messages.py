@@ -1,8 +1,9 @@
-"""Messages of the overlay: packets and actions of forwarders, open publications."""
+"""Messages of the overlay: packets, actions of forwarders, publications, backlog."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -10,6 +11,7 @@ from gateway_daemon.overlay.keys import OverlayError
 from gateway_daemon.overlay.partition import K, RangePart
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from spatial_mqtt.batching import MAX_AGE_S
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_publishable
 
 
@@ -213,3 +215,55 @@ class OpenPublications:
             return None
         del self._open[message_id]
         return PublicationResult(message_id, publication.reached, publication.is_whole)
+
+
+T = TypeVar("T")
+
+AGEING_S = 2.0
+"""Waiting time that counts as one priority more."""
+
+
+class PriorityBacklog(Generic[T]):
+    """Priority queue with ageing.
+
+    Ageing raises a message step by step, but never to the top priority: a routine
+    message never overtakes an emergency.
+    """
+
+    def __init__(self, ageing_s: float = AGEING_S) -> None:
+        self._ageing_s = ageing_s
+        self._queues: dict[int, deque[tuple[float, T]]] = {
+            priority: deque() for priority in LADDER.descending
+        }
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def has_top(self) -> bool:
+        """Whether the next message has the top priority."""
+        return bool(self._queues[LADDER.top])
+
+    def push(self, item: T, priority: int, now_s: float) -> None:
+        """Add a message."""
+        self._queues[priority].append((now_s, item))
+
+    def pop(self, now_s: float) -> T:
+        """Remove and return the most urgent message; of equals the oldest.
+
+        Raises:
+            IndexError: The queue is empty.
+        """
+        waiting = [
+            (self._urgency(priority, now_s - line[0][0]), -line[0][0], priority)
+            for priority, line in self._queues.items()
+            if line
+        ]
+        if not waiting:
+            raise IndexError("take from an empty backlog")
+        return self._queues[max(waiting)[-1]].popleft()[1]
+
+    def _urgency(self, priority: int, waited_s: float) -> int:
+        if priority == LADDER.top:
+            return priority
+        return min(priority + int(waited_s / self._ageing_s), LADDER.top - 1)

@@ -474,7 +474,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
             f"from_s to to_s holds {rows:,} levels, at most {MAX_ROWS:,} are shown: "
             f"choose about {share:.0%} of that time",
         )
-    with services.turn():
+    with services.turn(services.replays):
         played = read_replay(tables, span)
     head = msgspec.json.encode({
         "tokens": played.tokens,
@@ -497,7 +497,7 @@ def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
     thresholds = services.thresholds
     lines = (thresholds.for_cell(token), thresholds.tilt_of(token))
-    with services.turn():
+    with services.turn(services.replays):
         numbers = CellHistory(services.tables).numbers(token, span, *lines)
     return json_response(numbers)
 
@@ -506,6 +506,6 @@ def cell(token: str, span: RequestedSpan, services: Services) -> Response:
 def frame(token: str, span: RequestedFrame, services: Services) -> Response:
     """A cell as the map shows it in one frame."""
     criteria = services.thresholds.for_cell(token)
-    with services.turn():
+    with services.turn(services.replays):
         shown = CellHistory(services.tables).frame(token, span, criteria)
     return json_response(shown)

@@ -160,6 +160,9 @@ def test_answers_at_once_are_limited(workspace: Workspace) -> None:
         client.timeout = httpx.Timeout(60)
         with ExitStack() as others:
             for _ in range(MAX_AT_ONCE):
+                others.enter_context(parts.replays.turn())
+            assert client.get(paths[1]).is_success  # a draft waits for no replay
+            for _ in range(MAX_AT_ONCE):
                 others.enter_context(parts.standards.limits.turn())
             with ThreadPoolExecutor(len(paths)) as pool:
                 busy = list(pool.map(client.get, paths))

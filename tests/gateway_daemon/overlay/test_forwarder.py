@@ -12,13 +12,14 @@ from experiments.overlay_study.network import (
     SimulatedNetwork,
     measure_delays,
 )
-from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
+from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.keys import VECTOR_BITS
 from gateway_daemon.overlay.messages import (
     CopyReceipt,
     DeliverMessage,
     MessageCopy,
     OverlayMessage,
+    PriorityBacklog,
     PublicationDone,
     RangeReport,
     RankedNode,
