@@ -175,12 +175,16 @@ def find_present_ids(
         stored: `conditions` of the snapshot.
         limits: Limits of the settings.
     """
-    found, present = {}, conditions(limits)
+    found: dict[str, str] = {}
+    present = conditions(limits)
     for number, condition in enumerate(stored, 1):
         same = [n for n, now in enumerate(present, 1) if now[:-1] == condition[:-1]]
-        if same:  # of several with one condition the one of the same level
-            best = min(same, key=lambda n: present[n - 1][-1] != condition[-1])
-            found[limit_id(number)] = limit_id(best)
+        # each once: two limits may differ in other keys only, such as `for_s`
+        same = [n for n in same if limit_id(n) not in found.values()] or same
+        if same:  # of several with one condition the one of the same level, then place
+            found[limit_id(number)] = limit_id(
+                min(same, key=lambda n: (present[n - 1] != condition, n != number))
+            )
     return found
 
 

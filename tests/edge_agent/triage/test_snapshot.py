@@ -267,6 +267,18 @@ def test_limit_keeps_its_state_at_another_position(
         assert (why or "").split("; ")[0] == expected.format(3600 + 600 * n)
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_limits_of_one_condition_and_level_both_keep_their_state(
+    *, is_first: bool
+) -> None:
+    """Else the one with `for_s` began anew at every restart, and level 4 was 2."""
+    alone = {"sensor": "stream", "above": 2.0, "level": 4, "alone_level": 2}
+    lasting = {"sensor": "stream", "above": 2.0, "level": 4, "for_s": 3600}
+    limits = [lasting, alone] if is_first else [alone, lasting]
+    found = after_restart(limits, limits, (2.5, 2.5))
+    assert [level for level, _ in found] == [4, 4, 4]
+
+
 def test_held_and_confirmed_limits_keep_their_state_at_another_position() -> None:
     """The reason of a held one names the present position."""
     alone = {**LOWER, "alone_level": 2, "confirm_s": 600, "hold_s": 7200}
