@@ -156,6 +156,8 @@ class CountedTotal:
         self._key = f"sensor.{settings.name}.counter"
         self._number: float | None = None
         self._shift = 0.0
+        # number and shift before a fall, until the next other number
+        self._fallen: tuple[float, float] | None = None
         self._restore(get_state(self._key) or "")
 
     def reading(self, number: float) -> Reading:
@@ -168,18 +170,24 @@ class CountedTotal:
         if reading.sum is None:
             return reading
         own, last = self._own(number), self._number
-        if last is not None and own < self._own(last) and own <= self._total(last):
+        if last is not None and own < self._own(last) / 2 and own <= self._total(last):
             # It was reset, or is another one, and its own total is no rise.
-            self._shift = 0.0
+            self._fallen, self._shift = (last, self._shift), 0.0
+        elif number != last and self._fallen is not None:
+            (before, shift), self._fallen = self._fallen, None
+            if own >= self._own(before):
+                # The low number was wrong. Without the shift, the rise from it would
+                # end below the earlier total, and be sure rain.
+                self._shift = shift
         self._number = number
         return replace(reading, sum=round_significant(self._total(number)))
 
     def state(self) -> dict[str, str]:
-        """State to store: the last number, and what makes its total."""
+        """State to store: the last number, what makes its total, and a fall."""
         if self._number is None:
             return {}
         s = self._settings
-        numbers = (self._number, s.scale, s.offset, self._shift)
+        numbers = (self._number, s.scale, s.offset, self._shift, *(self._fallen or ()))
         return {self._key: " ".join([*map(repr, numbers), s.unit])}
 
     def _own(self, number: float) -> float:
@@ -191,14 +199,19 @@ class CountedTotal:
     def _restore(self, stored: str) -> None:
         *parts, unit = stored.split() or [""]
         try:
-            number, scale, offset, shift = map(float, parts)
+            number, scale, offset, shift, *fallen = map(float, parts)
         except ValueError:
             return
-        total = offset + scale * number + shift
+        pairs = [(number, shift), *zip(fallen[::2], fallen[1::2], strict=False)]
+        # the shifts that give the same totals with the present settings
+        known = [
+            (number, round(offset + scale * number + shift - self._own(number), 6))
+            for number, shift in pairs
+        ]
         # a total in another unit is converted by those who read it
-        if unit == self._settings.unit and math.isfinite(total):
-            self._number = number
-            self._shift = round(total - self._own(number), 6)
+        if unit == self._settings.unit and all(math.isfinite(mm) for _, mm in known):
+            (self._number, self._shift), *before = known
+            self._fallen = before[0] if before else None
 
 
 def round_significant(value: float) -> float:

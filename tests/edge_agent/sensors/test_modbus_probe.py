@@ -1,6 +1,8 @@
 import random
 
 import pytest
+from triage_readings import RAIN as TRIAGE_RAIN
+from triage_readings import START_S
 
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
@@ -9,7 +11,10 @@ from edge_agent.sensors.generic_probe import CountedTotal
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
 from edge_agent.simulator.parts.digital import ModbusSlave
+from edge_agent.triage import Triage
 from service_runtime.errors import FieldError
+from slope_science.criteria import Criteria
+from spatial_mqtt.senml import Reading
 
 PORT = "/dev/ttyUSB0"
 SOIL = {
@@ -207,7 +212,49 @@ def test_counter_that_falls_after_a_correction_is_never_a_rise(
     assert totals([0, 10], stored, scale=after) == [0.0, 10 * after]
 
 
-@pytest.mark.parametrize("stored", ["", "x", "1000 0.2 0", "nan 1 0 0 mm"])
+@pytest.mark.parametrize("low", [[0], [0, 0], [100]])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_wrong_low_number_after_a_correction_is_no_sure_rain(
+    low: list[int], *, restarts: bool
+) -> None:
+    """The rise to the earlier total is doubtful, also if the node was off meanwhile."""
+    stored: dict[str, str] = {}
+    totals([408], stored, scale=0.5)
+    numbers = [408, *low, 408, 409]
+    groups = [[number] for number in numbers] if restarts else [numbers]
+    found = [mm for each in groups for mm in totals(each, stored, scale=0.25)]
+    assert found == [204.0, *[0.25 * number for number in low], 204.0, 204.25]
+    triage, levels = Triage([TRIAGE_RAIN], criteria=Criteria(150, 112, 277)), []
+    for n, sum_mm in enumerate(found):
+        reading = Reading("rain", "mm", None, sum_mm)
+        levels.append(triage.assess([reading], START_S + 3600 * n).level)
+    assert max(levels) == 3
+
+
+def test_small_fall_after_a_correction_stays_small() -> None:
+    """Else the return to the number would be doubtful rain of the whole correction."""
+    stored: dict[str, str] = {}
+    totals([1000], stored, scale=0.5)
+    assert totals([999, 1000], stored, scale=0.2) == [499.8, 500.0]
+
+
+def test_wrong_low_number_before_a_correction_loses_nothing() -> None:
+    """Both the fall and the total before it are known after the restart."""
+    stored: dict[str, str] = {}
+    totals([408, 0], stored, scale=0.5)
+    assert totals([408, 0], stored, scale=0.25) == [204.0, 0.0]
+    assert totals([408, 410], stored, scale=0.2) == [204.0, 204.4]
+
+
+def test_reset_counter_that_grows_past_its_earlier_number_is_its_own() -> None:
+    stored: dict[str, str] = {}
+    totals([408], stored, scale=0.5)
+    assert totals([0, 10, 500], stored, scale=0.25) == [0.0, 2.5, 125.0]
+
+
+@pytest.mark.parametrize(
+    "stored", ["", "x", "1000 0.2 0", "nan 1 0 0 mm", "1 1 0 0 2 nan mm"]
+)
 def test_counter_without_its_scale_is_of_the_present_one(stored: str) -> None:
     assert totals([1000], {"sensor.rain.counter": stored}, scale=0.5) == [500.0]
 
