@@ -451,6 +451,8 @@ class Triage:
         instant = at if isinstance(at, Instant) else Instant(at)
         at_s = self._timeline.advance(instant)
         by_sensor = group_by_sensor(readings, self._sensors, at_s)
+        for gauge in self._gauges:
+            gauge.is_gap_unknown = self._timeline.is_gap_unknown
         for watch in self._watches:
             if watch.sensor in by_sensor:
                 watch.on_sample(by_sensor[watch.sensor])
@@ -497,10 +499,8 @@ class Triage:
             (watch.rule, watch.sensor): watch.to_snapshot() for watch in self._watches
         }
         time, held = self._timeline.to_snapshot(), self._judge.held.to_snapshot()
-        criteria, confirmed = (
-            self.active_criteria.to_snapshot(),
-            self._judge.signs.to_snapshot(),
-        )
+        criteria = self.active_criteria.to_snapshot()
+        confirmed = self._judge.signs.to_snapshot()
         limits = conditions(self._section.limit)
         return encode_snapshot(
             TriageSnapshot(time, held, past, criteria, confirmed, limits)

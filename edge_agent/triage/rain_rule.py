@@ -4,7 +4,8 @@ Plausible rain counts. Extreme rain may still be the storm, so the index is comp
 with and without it; with it the level is capped until another sensor confirms that much
 water. Once a sum is extreme, by the limits of `slope_science.rain_quality`, all rain of
 its last hour is doubtful. The rain of a longer gap is spread over it; that of a gap of
-unknown length falls at once. Failed readings are not counted, and a note reports them.
+unknown length may have had a minute only. Failed readings are not counted, and a note
+reports them.
 """
 
 import math
@@ -197,15 +198,6 @@ class RecentRain:
         """Whether rain came after more than an hour without reports."""
         return report.depth_mm > 0 and _HOUR_S < report.at_s - self._last_s < math.inf
 
-    def is_extreme_at_once(self, report: RainReport) -> bool:
-        """Whether more than the extreme rain of a minute has no time to fall in.
-
-        After a power cut with a clock that is not set, triage's time goes on where it
-        stopped, and a counter has the rain of the whole outage.
-        """
-        _, limit_mm = EXTREME_LIMITS[0]
-        return report.at_s <= self._last_s and report.depth_mm > limit_mm
-
     def add(self, report: RainReport, rules: RainRuleSettings) -> bool:
         """Add a report; returns whether rain before it became doubtful by it."""
         begin_s = self._last_s
@@ -342,12 +334,15 @@ class RainRule:
     Attributes:
         rule: Name of the rule.
         sensor: Name of the gauge.
+        is_gap_unknown: Whether the time since the snapshot is unknown.
     """
 
     rule = "rain"
 
     def __init__(self, sensor: str, rules: RainRuleSettings, soil: SoilWater) -> None:
         self.sensor = sensor
+        self.is_gap_unknown = False
+        self._is_restored = False
         self._rules = rules
         self._sure = RainAccumulator(soil)
         self._recent = RecentRain(RainAccumulator(soil))
@@ -379,7 +374,7 @@ class RainRule:
             self._failed_mm, depth_mm = depth_mm, 0.0
         is_doubtful = bool(depth_mm) and (sample.is_suspect or is_unsure)
         report = RainReport(sample.at_s, depth_mm, is_doubtful)
-        report.is_doubtful |= self._recent.is_extreme_at_once(report)
+        report.is_doubtful |= self._may_be_at_once(sample, depth_mm)
         is_late = self._recent.is_gap_before(report)
         is_revised = self._recent.add(report, self._rules)
         if report.is_doubtful or is_revised:
@@ -451,6 +446,7 @@ class RainRule:
         self._high = None if high is None else restore_rain_accumulator(high)
         self._recent = restore_recent_rain(entry.get("base") or {}, sure, self._high)
         self._sure, self._sum_mm = sure, sum_mm
+        self._is_restored = True
 
     def take_over(self, entries: Sequence[Json]) -> None:
         """Continue with the wettest soil of gauges that were replaced or renamed.
@@ -465,6 +461,18 @@ class RainRule:
             entries, key=lambda each: restore_rain_accumulator(each["sure"]).index_mm
         )
         self.restore({**wettest, "sum": None, "fell_from": None})
+
+    def _may_be_at_once(self, sample: SensorSample, depth_mm: float) -> bool:
+        """Whether an outage of unknown length has the extreme rain of a minute.
+
+        After a power cut with a clock that is not set, triage's time goes on where it
+        stopped, and a counter has the rain of the whole outage.
+        """
+        _, limit_mm = EXTREME_LIMITS[0]
+        is_of_outage = self._is_restored and self.is_gap_unknown
+        if sample.value is not None or sample.sum is not None:
+            self._is_restored = False
+        return is_of_outage and depth_mm > limit_mm
 
     def _depth(self, sample: SensorSample) -> tuple[float, bool]:
         """Rain since the last reading, and whether its counter makes it doubtful."""

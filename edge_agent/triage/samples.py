@@ -130,10 +130,12 @@ class Timeline:
 
     Attributes:
         now_s: Latest time.
+        is_gap_unknown: Whether the time since the snapshot is unknown, and counts as 0.
     """
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.is_gap_unknown = False
         self._last: Instant | None = None
         self._stored_wall_s: float | None = None
         self._stored_at_s = 0.0
@@ -181,7 +183,7 @@ class Timeline:
         # A clock that is not set may be ahead; `_caught_up` adds the true time later.
         is_right = instant.is_synchronised and self._is_stored_right
         if not is_right or not 0 <= away_s <= MAX_GAP_S:
-            away_s = 0.0
+            away_s, self.is_gap_unknown = 0.0, True
         return self._stored_at_s + away_s
 
     def _caught_up(self, instant: Instant, at_s: float) -> float:
@@ -197,7 +199,7 @@ class Timeline:
         ahead_s = true_s - self.now_s
         if ahead_s <= 0 or not self._is_stored_right:
             return at_s
-        self.now_s = true_s
+        self.now_s, self.is_gap_unknown = true_s, False
         return true_s
 
     def _step(self, last: Instant, instant: Instant) -> float:

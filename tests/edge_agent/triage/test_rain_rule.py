@@ -8,6 +8,7 @@ from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.samples import Instant
 from slope_science.criteria import Criteria
+from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading
 
 STEP_S = 600
@@ -86,6 +87,84 @@ def test_rain_of_an_outage_of_unknown_length_is_doubtful(away_s: float) -> None:
     assert (storm.level, storm.alarm_level, storm.isolated_alarm_level) == (3, 3, 3)
     assert "with doubtful rain" in (storm.why or "")
     assert (shower.level, after.soil_water_mm()["rain"]) == (1, pytest.approx(7.0))
+
+
+DEAD = Reading("rain", "mm", extra={FLAG_LABEL: int(Flag.FAIL)})
+
+
+def restarted(triage: Triage) -> Triage:
+    """Triage of the same sensors from a snapshot."""
+    after = Triage([RAIN, TILT], criteria=Criteria(150, 112, 277))
+    after.restore(triage.snapshot())
+    return after
+
+
+def after_outage(
+    *first: tuple[float, Sequence[Reading]], more_mm: float
+) -> list[TriageResult]:
+    """Results of readings after a power cut, with a clock that is not set.
+
+    The gauge was read hourly in rain, and 50 minutes before the cut; the tilt meter at
+    the cut.
+
+    Args:
+        first: Seconds after the start, and readings before that of the gauge.
+        more_mm: What the gauge has counted meanwhile; ten minutes later, 9 mm more.
+    """
+    before = Triage([RAIN, TILT], criteria=Criteria(150, 112, 277))
+    for n in range(24):
+        sum_mm = 200.0 - 4 * (23 - n)
+        before.assess([Reading("rain", "mm", None, sum_mm)], START_S + n * 3600)
+    before.assess(tilt(0.0), START_S + 23 * 3600 + 3000)
+    after = restarted(before)
+    at_s = max([0.0, *(at_s for at_s, _ in first)])
+    counted = [
+        (at_s + n * STEP_S, [Reading("rain", "mm", None, 200.0 + mm)])
+        for n, mm in enumerate((more_mm, more_mm + 9))
+    ]
+    return [
+        after.assess(readings, Instant(at_s, 50.0 + at_s, is_synchronised=False))
+        for at_s, readings in (*first, *counted)
+    ]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [[], [(0.0, tilt(0.0))], [(0.0, tilt(0.0)), (1800.0, tilt(0.0))], [(0.0, [DEAD])]],
+)
+def test_rain_of_an_outage_is_doubtful_whichever_sensor_was_read_last(
+    first: list[tuple[float, Sequence[Reading]]],
+) -> None:
+    """Else the rain of days were that of the minutes since the gauge's last reading."""
+    *_, storm, later = after_outage(*first, more_mm=100.0)
+    assert (storm.level, storm.alarm_level) == (3, 3)
+    assert "with doubtful rain" in (storm.why or "")
+    assert "with doubtful rain" in (later.why or "")
+    assert [each.level for each in after_outage(*first, more_mm=7.0)][-1] == 1
+
+
+def test_only_the_first_rain_after_an_outage_of_unknown_length_is_doubtful() -> None:
+    before = Triage([RAIN, TILT])
+    before.assess([Reading("rain", "mm", None, 200.0)], START_S)
+    before.assess(tilt(0.0), START_S + 300)
+    after = restarted(before)
+    for mono_s, sum_mm, sure_mm in ((50.0, 220.0, 0.0), (650.0, 229.0, 9.0)):
+        moment = Instant(mono_s, mono_s, is_synchronised=False)
+        after.assess([Reading("rain", "mm", None, sum_mm)], moment)
+        assert after.soil_water_mm()["rain"] == pytest.approx(sure_mm, abs=0.5)
+
+
+def test_rain_of_an_outage_is_spread_over_it_once_its_length_is_known() -> None:
+    """The clock was set between the first readings and that of the gauge."""
+    before = Triage([RAIN, TILT])
+    before.assess([Reading("rain", "mm", None, 200.0)], START_S)
+    before.assess(tilt(0.0), START_S + 300)
+    after = restarted(before)
+    after.assess(tilt(0.0), Instant(50.0, 50.0, is_synchronised=False))
+    reading = Reading("rain", "mm", None, 260.0)
+    result = after.assess([reading], Instant(START_S + 10 * 3600, 110.0))
+    assert result.level == 1
+    assert after.soil_water_mm()["rain"] == pytest.approx(55, abs=5)
 
 
 OTHER = Measured("other", "rain", "mm")
