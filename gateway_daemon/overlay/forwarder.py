@@ -118,6 +118,7 @@ class _Sent(Generic[K]):
 
     Attributes:
         sent_s: When it was sent; None when it has been answered.
+        silent: Node that the copy shall reach by way of `to`, if it is a detour.
     """
 
     task: _Task[K]
@@ -126,6 +127,7 @@ class _Sent(Generic[K]):
     due_s: float
     attempt: int
     sent_s: float | None
+    silent: K | None = None
 
 
 def _no_valley(_key: object) -> str:
@@ -263,7 +265,8 @@ class Forwarder(Generic[K]):
             if again or len(task.missing) > missing:
                 return again
         # Behind the silent node there may be nodes that are unknown here.
-        task.missing.append(RangePart(sent.to, copy.low, copy.high))
+        silent = sent.to if sent.silent is None else sent.silent
+        task.missing.append(RangePart(silent, copy.low, copy.high))
         return []
 
     def next_due_s(self) -> float | None:
@@ -333,6 +336,8 @@ class Forwarder(Generic[K]):
         task.results.append(_Result(copy.low, report.count, report.sample))
         task.is_whole &= report.is_whole or report.is_rest_whole
         done: list[ForwarderAction[K]] = []
+        if not report.missing and sent.silent is not None and _misses(sent, report):
+            task.missing.append(RangePart(sent.silent, copy.low, copy.high))
         is_last = sent.attempt >= MAX_ATTEMPTS or copy.tree > 0
         for part in report.missing[:MAX_MISSING]:
             if part.low < copy.low or copy.high < part.high or part.to == self.key:
@@ -385,7 +390,9 @@ class Forwarder(Generic[K]):
         for part in parts[:DETOUR_PARTS]:
             place = bisect_left(ways, part.high) + self._failed_detours
             way = part._replace(to=ways[place % len(ways)])
-            done.append(self._send(task, way, MAX_ATTEMPTS, now_s))
+            packet = self._send(task, way, MAX_ATTEMPTS, now_s)
+            self._sent[packet.packet.number].silent = part.to
+            done.append(packet)
         return done
 
     def _delegate(
@@ -537,6 +544,17 @@ def _choose(
     return nearest_indices(
         wanted, [each.position - inside[0].position for each in inside]
     )
+
+
+def _misses(detour: _Sent[K], report: RangeReport[K]) -> bool:
+    """Whether the report of a detour lacks the silent node.
+
+    The node on the way may not know it, and reports its range as whole then.
+    """
+    silent, copy = detour.silent, detour.copy
+    if silent is None or silent < copy.low or not silent < copy.high:
+        return False
+    return all(each.key != silent for each in report.sample)
 
 
 def _merged(results: list[_Result[K]]) -> tuple[int, tuple[RankedNode[K], ...]]:

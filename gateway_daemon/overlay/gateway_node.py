@@ -529,7 +529,7 @@ class OverlayNode:
                 case DeliverMessage(message):
                     self._deliver(message)
                 case PublicationDone(own, count, is_whole):
-                    if key == self.home:
+                    if key == self.home and (is_whole or own.tree == 0):
                         self._learn_heads(own.low.topic, count)
                     if own.tree == 0:
                         self._end(own.message.id, own.low.topic, count, is_whole)

@@ -296,3 +296,31 @@ def test_a_missing_range_outside_that_of_its_copy_is_ignored() -> None:
 
     assert [type(each) for each in done] == [PublicationDone]
     assert not any(e.is_complete for e in done if isinstance(e, PublicationDone))
+
+
+def detour(sample: tuple[RankedNode[int], ...]) -> PublicationDone[int]:
+    """Result where each way around the broken link to node 5 reports `sample`."""
+    node = Forwarder(0, View(rights=[4]))
+    node.contacts = lambda: [7, 8]
+    node.publish(MESSAGE, 1, 9, 0.0)
+    missing = (RangePart(5, 5, 9),)
+    node.receive(4, RangeReport(0, 1, (), False, missing, True), 0.1)
+    now_s, actions = 0.1, list[ForwarderAction[int]]()
+    while not any(isinstance(each, PublicationDone) for each in actions):
+        now_s += DEFAULT_TIMEOUTS.receipt_timeout_s
+        actions = node.on_timer(now_s)
+        while sent := [e for e in actions if isinstance(e, SendPacket) and e.to > 5]:
+            (each,) = sent
+            report = RangeReport(each.packet.number, len(sample), sample, True)
+            actions = node.receive(each.to, report, now_s)
+        assert now_s < 100
+    (done,) = actions
+    assert isinstance(done, PublicationDone)
+    return done
+
+
+def test_a_way_that_does_not_know_the_silent_node_completes_nothing() -> None:
+    """It may be in a ring of its own, whose ranges are whole."""
+    assert not detour(()).is_complete
+    assert not detour((RankedNode(8, 0),)).is_complete
+    assert detour((RankedNode(5, 0), RankedNode(8, 1))).is_complete
