@@ -269,6 +269,28 @@ def shown_levels(rows: pa.Table) -> Bytes:
     return shown
 
 
+def ended_levels(rows: pa.Table) -> Bytes:
+    """Level of a hold that has ended, for each row without a judgement; else 0.
+
+    Args:
+        rows: Rows with `level`, `reasons` and `reason_codes`.
+    """
+    ended: Bytes = np.zeros(rows.num_rows, np.uint8)
+    places = np.flatnonzero(rows["level"].is_null().to_numpy())
+    silent = rows.select(["level", "reasons", "reason_codes"]).take(places)
+    # Rows of a hold have the same reasons: each is parsed once.
+    texts = (pc.binary_join(silent[name], "\n") for name in silent.column_names[1:])
+    keys = pc.binary_join_element_wise(*(t.fill_null("") for t in texts), "\n")
+    coded = keys.combine_chunks().dictionary_encode()
+    numbers = coded.indices.to_numpy()
+    _, firsts = np.unique(numbers, return_index=True)
+    levels = [
+        ended_level(_reasons(row)) or 0 for row in silent.take(firsts).to_pylist()
+    ]
+    ended[places] = np.array(levels, np.uint8)[numbers]
+    return ended
+
+
 def severity(shown: int) -> tuple[int, bool]:
     """Order of a value of the array: its level, 0 without one; and whether held."""
     if shown in {MISSING, NO_JUDGEMENT}:

@@ -6,7 +6,7 @@ each row, if some data of its step arrived within an hour. A row may change with
 hour without a new version (`scoring.revisions`), so its earlier states are unknown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -28,6 +28,7 @@ from backend_spark.console.level_grid import (
     NO_JUDGEMENT,
     Bytes,
     Integers,
+    ended_levels,
     number_cells,
     severity,
     shown_levels,
@@ -42,7 +43,7 @@ from backend_spark.scoring.holds import LOW_HOLD_S
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS
+from backend_spark.tables.schemas import LEVELS, cast_to_schema
 from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import shortened
 from slope_science.criteria import Criteria
@@ -57,7 +58,8 @@ LATE_S: Final = LATE_STEPS * STEP_S
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
 _COLUMNS: Final = ("cell", "at", "level", "state", "version", "latest_received")
-_SCHEMA: Final = pa.schema([LEVELS.field(name) for name in _COLUMNS])
+_WITH_REASONS: Final = (*_COLUMNS, "reasons", "reason_codes")
+_SCHEMA: Final = pa.schema([LEVELS.field(name) for name in _WITH_REASONS])
 _LEVELS: Final = np.array(
     sorted(
         [MISSING, NO_JUDGEMENT, *range(1, 6), *range(HELD_OFFSET + 1, HELD_OFFSET + 6)],
@@ -161,18 +163,18 @@ class ReplayFrames:
     def start(self, rows: pa.Table) -> None:
         """Add the newest row of each cell before the span, where its level is held."""
         at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
-        levels = _SEVERITY[_RANK_OF[shown_levels(rows)]]
+        levels = _SEVERITY[_ranks(rows)]
         is_held = _is_held(levels, self.span.begin_s - at_s)
         cells = self._rows_of(rows.filter(pa.array(is_held)))
         self.starts[cells], self.starts_s[cells] = levels[is_held], at_s[is_held]
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of the levels table."""
+        """Add rows of the levels table; those with reasons may be added again."""
         at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         after_s, frame_s = at_s - self.span.begin_s, self.span.frame_s
         frames = -(-after_s // frame_s)
         steps = (after_s - 1) % frame_s // STEP_S
-        ranks = _RANK_OF[shown_levels(rows)]
+        ranks = _ranks(rows)
         cells = self._rows_of(rows)
         np.maximum.at(self.ranks, (cells, frames), ranks)
         last = (steps << _RANK_BITS | ranks).astype(np.uint16)
@@ -189,6 +191,17 @@ class ReplayFrames:
         return cells
 
 
+def _ranks(rows: pa.Table) -> Bytes:
+    """Rank of the level of each row, with reasons also of a hold that has ended."""
+    shown = shown_levels(rows)
+    if "reasons" in rows.column_names:
+        ended = ended_levels(rows)
+        # As on the map: also after the hold for notices has ended.
+        shown = np.where(ended >= WARNING, ended + HELD_OFFSET, shown)
+    ranks: Bytes = _RANK_OF[shown]
+    return ranks
+
+
 def _is_held(levels: Bytes, silent_s: Integers) -> npt.NDArray[np.bool_]:
     """Whether the map shows levels of cells that have been silent for some time."""
     is_low = (levels == ADVISORY) & (silent_s <= LOW_HOLD_S)
@@ -201,12 +214,18 @@ def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
     played = ReplayFrames(span)
     played.start(_newest_before(tables, span))
     between = span.begin_s, span.to_s
-    for rows in _rows(tables, "levels", between):
-        played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
-        played.add(first_versions(rows) if span.is_then else rows)
-    if span.is_then:
-        for rows in _rows(tables, "revisions", between):
-            played.add(first_versions(rows))
+    for name in ("levels", "revisions") if span.is_then else ("levels",):
+        not_judged = 0
+        for rows in _rows(tables, name, between):
+            if name == "levels":
+                played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
+            played.add(first_versions(rows) if span.is_then else rows)
+            not_judged += rows["level"].null_count
+        # Reasons take most of a row, and few rows are without a judgement.
+        wanted = pc.field("level").is_null()
+        again = _rows(tables, name, between, wanted, _WITH_REASONS)
+        for rows in again if not_judged else ():
+            played.add(first_versions(rows) if span.is_then else rows)
     return played
 
 
@@ -218,7 +237,7 @@ def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
     """
     until_s = span.begin_s - STEP_S
     between = utc_time(max(0, until_s - LAST_WEEK_S)), utc_time(max(0, until_s))
-    found = tables.newest_levels(_COLUMNS, *between, with_silent=True)
+    found = tables.newest_levels(_WITH_REASONS, *between, with_silent=True)
     newest = pa.Table.from_pylist(found, schema=_SCHEMA)
     if not span.is_then:
         return newest
@@ -229,8 +248,10 @@ def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
         cells = others.filter(pa.array(days == day))["cell"]
         last_s = min((day + 1) * DAY_S - STEP_S, until_s)
         for name in ("levels", "revisions"):
-            read = _rows(tables, name, ((day - 1) * DAY_S, last_s), cells)
-            parts += [first_versions(rows).select(_COLUMNS) for rows in read]
+            wanted = pc.field("cell").isin(cells.combine_chunks())
+            two_days = (day - 1) * DAY_S, last_s
+            read = _rows(tables, name, two_days, wanted, _WITH_REASONS)
+            parts += [first_versions(rows) for rows in read]
     rows = pa.concat_tables(parts, promote_options="permissive").sort_by("at")
     rows = rows.append_column("place", pa.array(np.arange(rows.num_rows)))
     last = rows.group_by("cell").aggregate([("place", "max")])["place_max"]
@@ -290,24 +311,20 @@ def _rows(
     tables: DeltaTables,
     name: str,
     between: tuple[int, int],
-    cells: pa.ChunkedArray | None = None,
+    condition: pc.Expression | None = None,
+    columns: Sequence[str] = _COLUMNS,
 ) -> Iterator[pa.Table]:
     """Batches of a table within two Unix times; columns that it lacks are null."""
     source = tables.dataset(name)
-    stored = [column for column in _COLUMNS if column in source.schema.names]
+    schema = pa.schema([LEVELS.field(column) for column in columns])
     begin, end = (pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC")) for s in between)
     wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
-    if cells is not None:
-        wanted &= pc.field("cell").isin(cells.combine_chunks())
+    if condition is not None:
+        wanted &= condition
+    stored = [column for column in columns if column in source.schema.names]
     for batch in source.to_batches(columns=stored, filter=wanted):
-        rows = pa.table(batch)
-        kinds = {"version": pa.int32(), "state": pa.string(), "latest_received": None}
-        for column, kind in kinds.items():
-            if column not in stored:
-                empty = pa.nulls(rows.num_rows, kind or rows["at"].type)
-                rows = rows.append_column(column, empty)
-        if rows.num_rows:
-            yield rows
+        if batch.num_rows:
+            yield cast_to_schema(pa.table(batch), schema)
 
 
 NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")

@@ -165,6 +165,40 @@ def test_level_before_the_span_is_held_until_the_next_one(
     }
 
 
+@pytest.mark.parametrize("known", ["now", "then"])
+def test_level_stays_after_its_hold_for_notices_has_ended(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any], known: str
+) -> None:
+    """From level 3 on, as on the map, in the rows without a judgement and after."""
+    at_s = LONG_AGO_S + STEP_S
+    for cell, level in {"354e18bc": 4, "354e18c4": 2}.items():
+        since_s = at_s - 8 * DAY_S
+        code = f'["hold_ended",{level},{since_s}]'
+        values = {
+            "cell": cell,
+            "level": None,
+            "state": "unknown",
+            "reasons": ["The hold has ended."],
+            "reason_codes": [code],
+        }
+        ended = changed(row, (at_s - NOW_S) // 60, **values)
+        append(workspace, "levels", LEVELS, ended)
+    client = open_app()
+    over = {"from_s": LONG_AGO_S, "to_s": LONG_AGO_S + 3600, "known": known}
+    after = {"from_s": at_s + 7200, "to_s": at_s + 10_800, "known": known}
+
+    assert frames(get_replay(client, **over))[1] == {
+        "354e18bc": [MISSING] * 4
+        + [HELD_OFFSET + 4]
+        + [MISSING] * 3
+        + [HELD_OFFSET + 4] * 2,
+        "354e18c4": [MISSING] * 4 + [NO_JUDGEMENT] + [MISSING] * 5,
+    }
+    assert frames(get_replay(client, **after))[1] == {
+        "354e18bc": [HELD_OFFSET + 4] * 10
+    }
+
+
 def test_first_version_before_the_span_is_held_as_known_then(
     open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
 ) -> None:
