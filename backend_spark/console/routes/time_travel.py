@@ -8,6 +8,7 @@ hour without a new version (`scoring.revisions`), so its earlier states are unkn
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -22,7 +23,6 @@ from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
 from backend_spark.console.level_grid import (
     HELD_OFFSET,
-    LAST_WEEK_S,
     LATE_STEPS,
     MISSING,
     NO_JUDGEMENT,
@@ -52,6 +52,9 @@ from slope_science.findings import ADVISORY, WARNING
 
 MAX_FRAMES: Final = 1008
 """Seven days of steps; in a longer span a frame covers several steps."""
+
+LOOK_BACK_DAYS: Final = (0, 2, 4, 8)
+"""How far before the newest row of a cell one in time is searched, in turn."""
 
 MAX_ROWS: Final = 20_000_000
 LATE_S: Final = LATE_STEPS * STEP_S
@@ -230,13 +233,13 @@ def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
 
 
 def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
-    """The newest row before a span of each cell with one in the week before it.
+    """The newest row before a span of each cell, however long it has been silent.
 
-    Also of cells that have been silent for longer. As known then, it is the newest
-    first version in time of the day before that row.
+    Of cells with later rows, it is searched for in the `MAX_DAYS` before the span. As
+    known then, it is the newest first version in time of the week before that row.
     """
-    until_s = span.begin_s - STEP_S
-    between = utc_time(max(0, until_s - LAST_WEEK_S)), utc_time(max(0, until_s))
+    until_s = max(0, span.begin_s - STEP_S)
+    between = utc_time(max(0, until_s - MAX_DAYS * DAY_S)), utc_time(until_s)
     found = tables.newest_levels(_WITH_REASONS, *between, with_silent=True)
     newest = pa.Table.from_pylist(found, schema=_SCHEMA)
     if not span.is_then:
@@ -246,15 +249,35 @@ def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
     days = others["at"].cast(pa.int64()).to_numpy() // _MICRO // DAY_S
     for day in np.unique(days).tolist():
         cells = others.filter(pa.array(days == day))["cell"]
-        last_s = min((day + 1) * DAY_S - STEP_S, until_s)
-        for name in ("levels", "revisions"):
-            wanted = pc.field("cell").isin(cells.combine_chunks())
-            two_days = (day - 1) * DAY_S, last_s
-            read = _rows(tables, name, two_days, wanted, _WITH_REASONS)
-            parts += [first_versions(rows) for rows in read]
-    rows = pa.concat_tables(parts, promote_options="permissive").sort_by("at")
-    rows = rows.append_column("place", pa.array(np.arange(rows.num_rows)))
-    last = rows.group_by("cell").aggregate([("place", "max")])["place_max"]
+        end_s = min((day + 1) * DAY_S - STEP_S, until_s)
+        parts += _first_before(tables, cells.unique(), end_s)
+    return _newest_rows(pa.concat_tables(parts))
+
+
+def _first_before(
+    tables: DeltaTables, cells: pa.Array, end_s: int
+) -> Iterator[pa.Table]:
+    """Newest first versions in time of cells, searched in growing windows."""
+    for begin, end in pairwise(LOOK_BACK_DAYS):
+        between = end_s - end * DAY_S, end_s - begin * DAY_S
+        wanted = pc.field("cell").isin(cells)
+        found = [
+            _newest_rows(first_versions(rows))
+            for name in ("levels", "revisions")
+            for rows in _rows(tables, name, between, wanted, _WITH_REASONS)
+        ]
+        yield from found
+        for rows in found:
+            cells = cells.filter(pc.invert(pc.is_in(cells, rows["cell"])))
+        if not len(cells):
+            return
+
+
+def _newest_rows(rows: pa.Table) -> pa.Table:
+    """The newest row of each cell."""
+    rows = rows.sort_by("at")
+    places = rows.append_column("place", pa.array(np.arange(rows.num_rows)))
+    last = places.group_by("cell").aggregate([("place", "max")])["place_max"]
     return rows.take(last)
 
 

@@ -225,6 +225,38 @@ def test_first_version_before_the_span_is_held_as_known_then(
     }
 
 
+def test_level_before_an_outage_is_held_as_known_then(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """The rows of three days came too late."""
+    cell = "354e18bc"
+    append_levels(workspace, row, {cell: {-4 * 1440: 4}})
+    for hours in range(-84, 2, 6):
+        minutes = (LONG_AGO_S - NOW_S) // 60 + hours * 60
+        late = {"cell": cell, "level": 1, "latest_received": row["at"]}
+        append(workspace, "levels", LEVELS, changed(row, minutes, **late))
+    client = open_app()
+
+    for day in (-3, -2, -1, 0):
+        from_s = LONG_AGO_S + day * DAY_S
+        span = {"from_s": from_s, "to_s": from_s + 3600, "known": "then"}
+        assert frames(get_replay(client, **span))[1] == {cell: [HELD_OFFSET + 4] * 10}
+
+
+def test_level_is_held_over_a_silence_of_weeks_that_has_ended(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """The cell reports again after the span; the map showed its level until then."""
+    cell = "354e18bc"
+    append_levels(workspace, row, {cell: {-40 * 1440: 4, 2 * 1440: 1}})
+    span = {"from_s": LONG_AGO_S, "to_s": LONG_AGO_S + 3600}
+    client = open_app()
+
+    for known in ("now", "then"):
+        answer = get_replay(client, **span, known=known)
+        assert frames(answer)[1] == {cell: [HELD_OFFSET + 4] * 10}
+
+
 def test_long_frame_holds_its_last_level(
     open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
 ) -> None:
