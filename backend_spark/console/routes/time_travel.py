@@ -39,7 +39,7 @@ from backend_spark.console.panels import (
     utc_time,
 )
 from backend_spark.i18n import reasons_of, render_both
-from backend_spark.scoring.holds import LOW_HOLD_S
+from backend_spark.scoring.holds import HELD, LOW_HOLD_S, NO_LIMITS, HoldLimits
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import DeltaTables
@@ -60,7 +60,10 @@ MAX_ROWS: Final = 20_000_000
 LATE_S: Final = LATE_STEPS * STEP_S
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
-_COLUMNS: Final = ("cell", "at", "level", "state", "version", "latest_received")
+_COLUMNS: Final = (
+    *("cell", "at", "level", "state", "known_until"),
+    *("version", "latest_received"),
+)
 _WITH_REASONS: Final = (*_COLUMNS, "reasons", "reason_codes")
 _SCHEMA: Final = pa.schema([LEVELS.field(name) for name in _WITH_REASONS])
 _LEVELS: Final = np.array(
@@ -79,6 +82,7 @@ _SEVERITY: Final = np.array([severity(level)[0] for level in _LEVELS], np.uint8)
 """Level by rank; 0 without one."""
 
 _RANK_BITS: Final = 4
+_AGE_BITS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -120,27 +124,31 @@ class ReplayFrames:
         span: Of the frames.
         tokens: Cell of each row.
         ranks: Rank of the highest level of each cell and frame.
-        last: Rank of the last level of each cell and frame, in the lower bits, and the
-            number of its step in the frame.
+        last: Of the last level of each cell and frame, from the lowest bits: how many
+            steps ago it was judged, its rank, and the number of its step in the frame.
         starts: Level of each cell before the span, 0 for none that is held.
-        starts_s: Unix time of that level.
+        starts_s: Unix time of the row of that level.
+        judged_s: Unix time at which it was judged.
+        limits: When holds end.
         revised: Number of levels that were revised after they were published.
     """
 
     span: ReplaySpan
     tokens: list[str] = field(default_factory=list)
     ranks: Bytes = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
-    last: npt.NDArray[np.uint16] = field(
-        default_factory=lambda: np.zeros((0, 0), np.uint16)
+    last: npt.NDArray[np.uint32] = field(
+        default_factory=lambda: np.zeros((0, 0), np.uint32)
     )
     starts: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
     starts_s: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    judged_s: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    limits: HoldLimits = NO_LIMITS
     revised: int = 0
 
     def __post_init__(self) -> None:
         """Start without cells."""
         self.ranks = np.zeros((0, self.span.frames), np.uint8)
-        self.last = np.zeros((0, self.span.frames), np.uint16)
+        self.last = np.zeros((0, self.span.frames), np.uint32)
         self._row_of: dict[str, int] = {}
 
     @property
@@ -151,36 +159,41 @@ class ReplayFrames:
         later one of the frame may have ended.
         """
         shown: Bytes = _LEVELS[self.ranks]
-        last = _SEVERITY[self.last & ((1 << _RANK_BITS) - 1)]
-        held, held_s = self.starts, self.starts_s
+        held, held_s, judged_s = self.starts, self.starts_s, self.judged_s
         for frame in range(self.span.frames):
             at_s = self.span.begin_s + frame * self.span.frame_s
             is_known = self.ranks[:, frame] > 0
-            held = np.where(is_known, last[:, frame], held)
+            last = self.last[:, frame]
+            ranks = last >> _AGE_BITS & ((1 << _RANK_BITS) - 1)
+            ages = (last & ((1 << _AGE_BITS) - 1)).astype(np.int64)
+            held = np.where(is_known, _SEVERITY[ranks], held)
             held_s = np.where(is_known, at_s, held_s)
+            judged_s = np.where(is_known, at_s - ages * STEP_S, judged_s)
             is_silent = at_s - held_s > LATE_S
-            rows = ~is_known & is_silent & _is_held(held, at_s - held_s)
+            rows = ~is_known & is_silent & self._is_held(held, at_s - judged_s)
             shown[rows, frame] = held[rows] + HELD_OFFSET
         return shown
 
     def start(self, rows: pa.Table) -> None:
         """Add the newest row of each cell before the span, where its level is held."""
-        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s, judged_s = _seconds(rows["at"]), _judged_s(rows)
         levels = _SEVERITY[_ranks(rows)]
-        is_held = _is_held(levels, self.span.begin_s - at_s)
+        is_held = self._is_held(levels, self.span.begin_s - judged_s)
         cells = self._rows_of(rows.filter(pa.array(is_held)))
         self.starts[cells], self.starts_s[cells] = levels[is_held], at_s[is_held]
+        self.judged_s[cells] = judged_s[is_held]
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the levels table; those with reasons may be added again."""
-        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s = _seconds(rows["at"])
         after_s, frame_s = at_s - self.span.begin_s, self.span.frame_s
         frames = -(-after_s // frame_s)
         steps = (after_s - 1) % frame_s // STEP_S
         ranks = _ranks(rows)
         cells = self._rows_of(rows)
         np.maximum.at(self.ranks, (cells, frames), ranks)
-        last = (steps << _RANK_BITS | ranks).astype(np.uint16)
+        ages = ((at_s - _judged_s(rows)) // STEP_S).clip(0, (1 << _AGE_BITS) - 1)
+        last = ((steps << _RANK_BITS | ranks) << _AGE_BITS | ages).astype(np.uint32)
         np.maximum.at(self.last, (cells, frames), last)
 
     def _rows_of(self, rows: pa.Table) -> Integers:
@@ -191,7 +204,27 @@ class ReplayFrames:
             self.last = np.pad(self.last, more)
             self.starts = np.pad(self.starts, more[0])
             self.starts_s = np.pad(self.starts_s, more[0])
+            self.judged_s = np.pad(self.judged_s, more[0])
         return cells
+
+    def _is_held(self, levels: Bytes, held_s: Integers) -> npt.NDArray[np.bool_]:
+        """Whether the map shows levels of silent cells some time after a judgement."""
+        low_s = min(LOW_HOLD_S, self.limits.hold_s)
+        is_low = (levels == ADVISORY) & (held_s <= low_s)
+        held: npt.NDArray[np.bool_] = (levels >= WARNING) | is_low
+        return held
+
+
+def _seconds(times: pa.ChunkedArray) -> Integers:
+    seconds: Integers = times.cast(pa.int64()).to_numpy() // _MICRO
+    return seconds
+
+
+def _judged_s(rows: pa.Table) -> Integers:
+    """Unix time at which the level of each row was judged."""
+    is_held = pc.equal(rows["state"], HELD).fill_null(False)
+    known = pc.coalesce(rows["known_until"], rows["at"])
+    return _seconds(pc.if_else(is_held, known, rows["at"]))
 
 
 def _ranks(rows: pa.Table) -> Bytes:
@@ -205,16 +238,11 @@ def _ranks(rows: pa.Table) -> Bytes:
     return ranks
 
 
-def _is_held(levels: Bytes, silent_s: Integers) -> npt.NDArray[np.bool_]:
-    """Whether the map shows levels of cells that have been silent for some time."""
-    is_low = (levels == ADVISORY) & (silent_s <= LOW_HOLD_S)
-    held: npt.NDArray[np.bool_] = (levels >= WARNING) | is_low
-    return held
-
-
-def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
+def read_replay(
+    tables: DeltaTables, span: ReplaySpan, limits: HoldLimits = NO_LIMITS
+) -> ReplayFrames:
     """Read the frames of a span."""
-    played = ReplayFrames(span)
+    played = ReplayFrames(span, limits=limits)
     played.start(_newest_before(tables, span))
     between = span.begin_s, span.to_s
     for name in ("levels", "revisions") if span.is_then else ("levels",):
@@ -515,7 +543,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
             f"choose about {share:.0%} of that time",
         )
     with services.turn(services.replays):
-        played = read_replay(tables, span)
+        played = read_replay(tables, span, services.live_state.limits)
     head = msgspec.json.encode({
         "tokens": played.tokens,
         "corners": services.live_state.corners.of(played.tokens),

@@ -199,6 +199,24 @@ def test_level_stays_after_its_hold_for_notices_has_ended(
     }
 
 
+def test_held_level_2_ends_a_day_after_it_was_judged(
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
+) -> None:
+    """As on the map: not a day after its last row, in the span or before it."""
+    at_s = LONG_AGO_S + STEP_S
+    known = row["at"] + timedelta(seconds=at_s - NOW_S - 22 * 3600)
+    values = {"cell": "354e18bc", "level": 2, "state": "held", "known_until": known}
+    held = changed(row, (at_s - NOW_S) // 60, **values)
+    append(workspace, "levels", LEVELS, held)
+    client = open_app()
+
+    for from_s in (LONG_AGO_S, at_s + 3600):
+        answer = get_replay(client, from_s=from_s, to_s=at_s + DAY_S)
+        head, levels = frames(answer)
+        last = max(at for at, level in enumerate(levels["354e18bc"]) if level)
+        assert head["begin_s"] + last * STEP_S == at_s + 2 * 3600
+
+
 def test_first_version_before_the_span_is_held_as_known_then(
     open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
 ) -> None:
