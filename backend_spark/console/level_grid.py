@@ -7,7 +7,7 @@ that has been silent for longer, are in the newest levels of the tables.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,14 @@ from backend_spark.scoring.holds import (
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from slope_science.criteria import Criteria
-from slope_science.findings import ADVISORY, EMERGENCY, LOWEST, Cause, find_causes
+from slope_science.findings import (
+    ADVISORY,
+    EMERGENCY,
+    LOWEST,
+    WARNING,
+    Cause,
+    find_causes,
+)
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -45,6 +52,13 @@ LATE_STEPS: Final = 3
 
 RAIN_UNKNOWN, LOWER_BOUND = 1, 2
 """Bits of the array of flags."""
+
+FLAGS: Final = RAIN_UNKNOWN | LOWER_BOUND
+ENDED_SHIFT: Final = 2
+"""Above those bits: level of a hold that has ended, in steps without a judgement."""
+
+HELD_DAYS: Final = 400
+"""How far back the level before the grid is searched, of a cell that was silent."""
 
 COLUMNS: Final = (
     "cell",
@@ -66,6 +80,7 @@ COLUMNS: Final = (
     "latest_received",
     "history_days",
 )
+ENDED_COLUMNS: Final = ("cell", "at", "level", "reasons", "reason_codes")
 ARRAY_COLUMNS: Final = (
     *("cell", "at", "level", "state", "r60_mm", "swi_mm"),
     *("tilt_rate_deg_per_h", "lower_bound", "rain_known"),
@@ -131,7 +146,7 @@ class LevelGrid:
         end_s: Unix time of the last column.
         tokens: Cell of each row.
         levels: MISSING, 1 to 5, NO_JUDGEMENT, or held 11 to 15.
-        flags: RAIN_UNKNOWN and LOWER_BOUND.
+        flags: RAIN_UNKNOWN, LOWER_BOUND, and levels of ended holds from ENDED_SHIFT on.
         numbers: r60_mm, swi_mm and tilt_rate_deg_per_h; nan is missing.
         latest: The newest row of each cell.
         row_of: Row of each cell.
@@ -191,6 +206,21 @@ class LevelGrid:
             token = self.tokens[at]
             newest[token] = max(newest.get(token, 0), int(last[at]))
         return True
+
+    def store_ended(self, rows: pa.Table) -> None:
+        """Store levels of ended holds, from rows of `store` with `ENDED_COLUMNS`."""
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        step = (at_s - self.begin_s) // STEP_S
+        wanted = (step >= 0) & (step < STEPS)
+        row = self._rows_of(rows["cell"])[wanted]
+        self.flags[row, step[wanted]] |= ended_levels(rows)[wanted] << ENDED_SHIFT
+
+    def held_levels(self) -> Bytes:
+        """Levels, with those of ended holds as held, as the map shows them."""
+        ended = self.flags >> ENDED_SHIFT
+        is_held = (self.levels == NO_JUDGEMENT) & (ended >= WARNING)
+        levels: Bytes = np.where(is_held, ended + HELD_OFFSET, self.levels)
+        return levels
 
     def renew(self, rows: pa.Table) -> None:
         """Renew the newest row of each cell from rows with all columns."""
@@ -476,6 +506,17 @@ def silent_rows(
     since_s = max(min(silent.values()) - 86_400.0, 0.0)
     since = datetime.fromtimestamp(since_s, UTC)
     return tables.newest_levels(COLUMNS, since, until, silent)
+
+
+def levels_before(
+    tables: DeltaTables, begin_s: float, cells: Sequence[str]
+) -> dict[str, int]:
+    """Last level of cells before a Unix time, also of a hold that has ended; else 0."""
+    until = datetime.fromtimestamp(begin_s, UTC)
+    between = until - timedelta(days=HELD_DAYS), until
+    rows = tables.newest_levels(COLUMNS, *between, cells, with_silent=True)
+    found = {row["cell"]: latest_row(row).last_level or 0 for row in rows}
+    return dict.fromkeys(cells, 0) | found
 
 
 def last_readings(nodes: Iterable[Any]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -98,13 +99,13 @@ class TableFeed:
             return
         self._version, self._seen = version, frozenset(files)
 
-    def read_times(self, times: pa.Array) -> Iterator[pa.Table]:
-        """Rows at some times in the files that `read_parts` has just read."""
+    def read_again(
+        self, wanted: pc.Expression, columns: pa.Schema | None = None
+    ) -> Iterator[pa.Table]:
+        """Some rows of the files that `read_parts` has just read."""
         try:
             for name in self._unread:
-                yield from self._read(
-                    name, pc.is_in(pc.field("at"), times), self._columns
-                )
+                yield from self._read(name, wanted, columns or self._columns)
         except FileNotFoundError as error:
             log.info("%s was removed while being read; retrying", error.filename)
             self._version = None
@@ -214,6 +215,7 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
 
 
 _SILVER: Final = _columns(SILVER, nodes.SILVER_COLUMNS)
+_ENDED_COLUMNS: Final = _columns(LEVELS, level_grid.ENDED_COLUMNS)
 _ARRAY_COLUMNS: Final = _columns(LEVELS, level_grid.ARRAY_COLUMNS)
 """Columns for the arrays; the others are read of the newest row of each cell."""
 
@@ -265,6 +267,7 @@ class LiveState:
         self._cells = 0
         self._runs = LevelRuns(DeltaTables(self.tables))
         self._runs_of: object = None
+        self._before: dict[str, int] = {}
         self._nodes_json = b""
         self._cells_json: tuple[int, Packed | None] = (-1, None)
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
@@ -349,6 +352,7 @@ class LiveState:
         """Read new levels into the grid; whether anything has changed."""
         changed = False
         newest: dict[str, int] = {}
+        not_judged = 0
         for rows in self._levels.read_parts(since_s, _ARRAY_COLUMNS):
             last = rows["at"].cast(pa.int64()).to_numpy().max() / _MICRO
             self._newest_s = max(self._newest_s, last)
@@ -356,9 +360,16 @@ class LiveState:
                 self._advance(now_s)
                 changed |= self.grid.store(rows, newest)
                 self._count_cells()
+            not_judged += rows["level"].null_count
+        if not_judged:
+            wanted = pc.field("level").is_null()
+            for rows in self._levels.read_again(wanted, _ENDED_COLUMNS):
+                with self.lock:
+                    self.grid.store_ended(rows)
         if newest:
             times = pa.array(sorted(set(newest.values())), pa.int64())
-            for rows in self._levels.read_times(times.cast(UTC_TIME)):
+            wanted = pc.field("at").isin(times.cast(UTC_TIME))
+            for rows in self._levels.read_again(wanted):
                 with self.lock:
                     self.grid.renew(rows)
         with self.lock:
@@ -475,9 +486,26 @@ class LiveState:
         return levels, present
 
     def level_history(self) -> tuple[int, bytes]:
-        """Unix time of the first column, and the levels of all cells, row by row."""
+        """Unix time of the first column, and the levels of all cells, row by row.
+
+        A cell without a row in the first column has the level there that is held since.
+        """
         with self.lock:
-            return self.grid.begin_s, self.grid.levels.tobytes()
+            begin_s, tokens = self.grid.begin_s, list(self.grid.tokens)
+            levels = self.grid.held_levels()
+        rows = np.flatnonzero(levels[:, 0] == level_grid.MISSING)
+        silent = [tokens[row] for row in rows.tolist()]
+        # Rows before the grid are read once for each silence.
+        known = {cell: self._before[cell] for cell in silent if cell in self._before}
+        unknown = [cell for cell in silent if cell not in known]
+        if unknown:
+            tables = self._runs.tables
+            known |= level_grid.levels_before(tables, begin_s - STEP_S, unknown)
+        self._before = known
+        for row, cell in zip(rows.tolist(), silent, strict=True):
+            if known[cell] >= WARNING:
+                levels[row, 0] = known[cell] + level_grid.HELD_OFFSET
+        return begin_s, levels.tobytes()
 
     def node_list(self) -> dict[str, Any]:
         """Place and state of every node, as columns."""

@@ -78,7 +78,7 @@ class PanelReader:
                 "begin_s": board.grid.begin_s,
                 "step_s": STEP_S,
                 "levels": board.grid.levels[row].tolist(),
-                "flags": board.grid.flags[row].tolist(),
+                "flags": (board.grid.flags[row] & level_grid.FLAGS).tolist(),
                 "latest": asdict(latest),
                 "causes": list(latest.causes),
                 "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),

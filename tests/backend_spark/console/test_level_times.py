@@ -13,7 +13,7 @@ from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_service
 from deltalake import write_deltalake
 
 from backend_spark.console.dependencies import ConsoleServices
-from backend_spark.console.level_grid import HELD_OFFSET, MISSING
+from backend_spark.console.level_grid import HELD_OFFSET, MISSING, NO_JUDGEMENT, STEPS
 from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import SituationReport
@@ -195,6 +195,44 @@ def test_hold_that_ended_is_shown_as_unknown_with_its_last_level(
     append(empty.data, row(A, None, NOW_S, ended))
 
     assert value(services_of(empty), "levels", A) == HELD_OFFSET + 4
+
+
+def history_of(services: ConsoleServices, cell: str) -> list[int]:
+    """Levels of a cell over 72 hours."""
+    _, levels = services.live_state.level_history()
+    row = services.live_state.grid.row_of[cell]
+    return list(levels[row * STEPS : (row + 1) * STEPS])
+
+
+def test_slider_keeps_the_level_of_a_hold_that_ended(empty: Workspace) -> None:
+    """In the rows without a judgement, as the map; events have no level there."""
+    ended = f'["hold_ended",4,{NOW_S - 8 * 86_400}]'
+    append(
+        empty.data,
+        *steps(A, None, NOW_S - 2 * HOUR_S, NOW_S - HOUR_S, ended),
+        *steps(B, None, NOW_S - 2 * HOUR_S, NOW_S - HOUR_S),
+    )
+    services = services_of(empty)
+
+    assert history_of(services, A).count(HELD_OFFSET + 4) == 6
+    assert history_of(services, B).count(NO_JUDGEMENT) == 6
+    assert services.live_state.grid.levels.max() == NO_JUDGEMENT
+
+
+def test_slider_has_the_level_held_before_it(empty: Workspace) -> None:
+    """Also of a cell that was silent for weeks and has returned today."""
+    silent_s = NOW_S - 40 * 24 * HOUR_S
+    append(
+        empty.data,
+        *(row(A, 4, silent_s), row(B, 2, silent_s)),
+        *(row(cell, 1, NOW_S) for cell in (A, B, C)),
+    )
+    services = services_of(empty)
+
+    assert history_of(services, A)[0] == HELD_OFFSET + 4
+    for cell in (B, C):
+        assert history_of(services, cell)[0] == MISSING
+    assert services.live_state.level_history() == services.live_state.level_history()
 
 
 def test_metrics_count_a_hold_that_ended_as_unknown(empty: Workspace) -> None:
