@@ -200,3 +200,31 @@ def test_held_level_of_a_long_silent_cell_stays_in_the_past(
         find(driver, ".course input").send_keys(key)
         wait_until(lambda: (held in text(driver, pick)) == (known == "now"))
     no_problems(driver)
+
+
+def test_held_level_2_ends_on_the_slider_a_day_after_its_judgement(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Not a day after the last row in which it was held."""
+    row = DeltaTables(workspace.data / "tables").cell(CELL).to_pylist()[-1]
+    judged, last = (datetime.fromtimestamp(NOW_S - h * 3600, UTC) for h in (40, 18))
+    values = {"level": 2, "state": "judged", "at": judged, "version": 1}
+    held = {"state": "held", "known_until": judged}
+    steps = (last - judged) // timedelta(seconds=STEP_S) + 1
+    times = (judged + at * timedelta(seconds=STEP_S) for at in range(1, steps))
+    rows = [row | values, *(row | values | held | {"at": at} for at in times)]
+    table = pa.Table.from_pylist(rows, schema=LEVELS)
+    write_deltalake(str(workspace.data / "tables/levels"), table, mode="append")
+    driver.get(f"{run_console()}?lang=en")
+    pick = f".pick[data-token='{CELL}']"
+
+    def is_held() -> bool:
+        found = driver.find_elements(By.CSS_SELECTOR, pick)
+        return any("Unknown (last level 2)" in each.text for each in found)
+
+    slider = find(driver, ".course input")
+    slider.send_keys(Keys.ARROW_LEFT * (18 * 6))
+    wait_until(is_held)
+    slider.send_keys(Keys.ARROW_RIGHT * (17 * 6))
+    wait_until(lambda: not is_held())
+    no_problems(driver)

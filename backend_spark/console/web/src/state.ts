@@ -338,7 +338,10 @@ export class State extends EventTarget {
       const level = history.levels[row * HISTORY_STEPS + at] ?? MISSING;
       if (level === MISSING) continue;
       const known = severity(level);
-      return known >= 3 || (known === 2 && (step - at) * stepS <= DAY_S) ? HELD_OFFSET + known : MISSING;
+      // The day of level 2 begins where it was judged, not at its last row.
+      let judged = at;
+      while (judged > 0 && history.levels[row * HISTORY_STEPS + judged] === HELD_OFFSET + 2) judged--;
+      return known >= 3 || (known === 2 && (step - judged) * stepS <= DAY_S) ? HELD_OFFSET + known : MISSING;
     }
     // Silent since before the history: held then as it is now.
     return (now.seen_s[row] ?? 0) < history.beginS ? (now.levels[row] ?? MISSING) : MISSING;
