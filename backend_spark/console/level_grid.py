@@ -57,8 +57,9 @@ FLAGS: Final = RAIN_UNKNOWN | LOWER_BOUND
 ENDED_SHIFT: Final = 2
 """Above those bits: level of a hold that has ended, in steps without a judgement."""
 
-HELD_DAYS: Final = 400
-"""How far back the level before the grid is searched, of a cell that was silent."""
+HELD_DAYS: Final = 60
+"""How far back the last level of a silent cell is searched. Of a new cell, which has
+none, everything within them is read."""
 
 COLUMNS: Final = (
     "cell",

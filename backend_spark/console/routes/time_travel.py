@@ -22,6 +22,7 @@ from backend_spark.console import level_grid, snake_line
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
 from backend_spark.console.level_grid import (
+    HELD_DAYS,
     HELD_OFFSET,
     LATE_STEPS,
     MISSING,
@@ -263,11 +264,11 @@ def read_replay(
 def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
     """The newest row before a span of each cell, however long it has been silent.
 
-    Of cells with later rows, it is searched for in the `MAX_DAYS` before the span. As
+    Of cells with later rows, it is searched for in `HELD_DAYS` before the span. As
     known then, it is the newest first version in time of the week before that row.
     """
     until_s = max(0, span.begin_s - STEP_S)
-    between = utc_time(max(0, until_s - MAX_DAYS * DAY_S)), utc_time(until_s)
+    between = utc_time(max(0, until_s - HELD_DAYS * DAY_S)), utc_time(until_s)
     found = tables.newest_levels(_WITH_REASONS, *between, with_silent=True)
     newest = pa.Table.from_pylist(found, schema=_SCHEMA)
     if not span.is_then:
