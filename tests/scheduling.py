@@ -33,6 +33,9 @@ SLOW = (
     "backend_spark/tables/test_stores",
     "backend_spark/console",
     "gateway_daemon",
+    "edge_agent/test_",
+    "edge_agent/uplink",
+    "spatial_mqtt/test_tcp",
 )
 """Files and folders of slow tests, which start before the others."""
 
