@@ -213,8 +213,10 @@ export class LevelMap {
   }
 
   position(): MapPosition | null {
-    const centre = this.map?.getCenter();
-    return this.map && centre && this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
+    // Until the library is there, the place at which the map will be opened.
+    if (!this.map) return this.wanted;
+    const centre = this.map.getCenter();
+    return this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
   }
 
   // Before the library is there, the map is opened at this place.
