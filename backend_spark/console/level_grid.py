@@ -210,7 +210,7 @@ class LevelGrid:
 
     def store_ended(self, rows: pa.Table) -> None:
         """Store levels of ended holds, from rows of `store` with `ENDED_COLUMNS`."""
-        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s = unix_seconds(rows["at"])
         step = (at_s - self.begin_s) // STEP_S
         wanted = (step >= 0) & (step < STEPS)
         row = self._rows_of(rows["cell"])[wanted]
@@ -225,7 +225,7 @@ class LevelGrid:
 
     def renew(self, rows: pa.Table) -> None:
         """Renew the newest row of each cell from rows with all columns."""
-        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s = unix_seconds(rows["at"])
         self._renew_latest(rows, self._rows_of(rows["cell"]), at_s)
 
     def remember(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -298,6 +298,12 @@ def shown_levels(rows: pa.Table) -> Bytes:
     is_held = pc.equal(rows["state"], HELD).fill_null(False).to_numpy()
     shown: Bytes = (levels + HELD_OFFSET * is_held).astype(np.uint8)
     return shown
+
+
+def unix_seconds(times: pa.Array | pa.ChunkedArray) -> Integers:
+    """Whole Unix seconds of times in microseconds."""
+    seconds: Integers = times.cast(pa.int64()).to_numpy() // _MICRO
+    return seconds
 
 
 def ended_levels(rows: pa.Table) -> Bytes:

@@ -208,7 +208,7 @@ class CountedTotal:
             (number, round(offset + scale * number + shift - self._own(number), 6))
             for number, shift in pairs
         ]
-        # a total in another unit is converted by those who read it
+        # a total in another unit is converted where it is read
         if unit == self._settings.unit and all(math.isfinite(mm) for _, mm in known):
             (self._number, self._shift), *before = known
             self._fallen = before[0] if before else None

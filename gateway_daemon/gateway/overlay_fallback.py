@@ -583,5 +583,5 @@ def _to_draft(
 
 
 def _send_order(each: _InFlight) -> tuple[bool, float]:
-    """First tries, the oldest first; then repeats, of which the newest says most."""
+    """First tries by the time at which they are due; then repeats, the newest first."""
     return each.repeats > 0, -each.message.seq if each.repeats else each.due_s

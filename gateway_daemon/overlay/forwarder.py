@@ -1,4 +1,4 @@
-"""Forwarder: range multicast with receipts and retries, and its priority queue.
+"""Forwarder: range multicast with receipts and retries.
 
 A node that receives a copy delivers it, splits its range and is responsible for the
 parts. A part without an acknowledgement is split again around the silent node. When all
@@ -8,9 +8,6 @@ and an even sample of them, so the publisher learns its heads from any message.
 A link may be broken while both its ends live. So a report names the ranges behind nodes
 that did not answer, and each node on the way back to the publisher sends these nodes a
 copy itself. If none reaches them, the publisher tries by way of other nodes.
-
-The queue serves urgent messages first and ages the others, because the queue of a busy
-gateway is where a message waits longest.
 
 Pure state machine: it reads no clock and sends nothing; every method returns actions.
 """

@@ -224,7 +224,7 @@ AGEING_S = 2.0
 
 
 class PriorityBacklog(Generic[T]):
-    """Priority queue with ageing.
+    """Priority queue with ageing: a message waits longest in that of a busy gateway.
 
     Ageing raises a message step by step, but never to the top priority: a routine
     message never overtakes an emergency.

@@ -121,6 +121,14 @@ def node(
     return notices
 
 
+def stored_notice() -> dict[str, str]:
+    """State of a node that has received a notice of level 4 for an hour."""
+    stored: dict[str, str] = {}
+    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
+    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    return stored
+
+
 HOUR_S = 3600.0
 AHEAD_S = [2 * HOUR_S, 30 * DAY_S, 4e9]
 
@@ -146,10 +154,8 @@ def test_notice_of_this_run_counts_by_its_duration_while_the_clock_is_not_set(
 def test_stored_notice_that_may_have_expired_leaves_the_level_unknown(
     ahead_s: float,
 ) -> None:
-    """An RTC that is ahead says that it ended long ago; the clock set, it is known."""
-    stored: dict[str, str] = {}
-    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
-    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    """By an RTC that is ahead it ended long ago; once the clock is set, it is known."""
+    stored = stored_notice()
     machine = Machine(1060.0, ahead_s)
     after = node(machine, stored)
 
@@ -170,9 +176,7 @@ def test_notice_that_expired_in_an_earlier_run_is_over_whatever_the_clock(
     ahead_s: float,
 ) -> None:
     """Neither in force again with a clock of 1970, nor unknown with one ahead."""
-    stored: dict[str, str] = {}
-    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
-    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    stored = stored_notice()
     machine = Machine(1e6, ahead_s)
     after = node(machine, stored, "990000")
 
@@ -184,9 +188,7 @@ def test_notice_that_expired_in_an_earlier_run_is_over_whatever_the_clock(
 
 def test_clock_behind_or_a_damaged_state_ends_no_stored_notice() -> None:
     """After a power cut the clock goes on where it was saved."""
-    stored: dict[str, str] = {}
-    notice = Notice(4, 1000.0 + HOUR_S, at_s=1000.0)
-    node(Machine(), stored).on_message(incoming("/notice/3", notice))
+    stored = stored_notice()
     for passed in (None, "1050", "junk", "nan", "inf"):
         machine = Machine(2000.0, -900.0)
         assert node(machine, stored, passed).level(machine.wall_s()) == 4

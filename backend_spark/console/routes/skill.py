@@ -24,7 +24,7 @@ from backend_spark.console.dependencies import (
 )
 from backend_spark.console.events import Event
 from backend_spark.console.http import json_body, json_response
-from backend_spark.console.level_grid import MISSING
+from backend_spark.console.level_grid import MISSING, unix_seconds
 from backend_spark.console.routes.time_travel import LAST_S
 from backend_spark.scoring.observation import JST, STEP_S
 from backend_spark.tables.reader import DeltaTables
@@ -114,7 +114,7 @@ def read_season(tables: Folder, from_s: int, to_s: int) -> SeasonLevels:
     wanted = (pc.field("at") > after) & (pc.field("at") <= until)
     source = DeltaTables(tables).dataset("levels")
     for batch in source.to_batches(columns=["at", "level"], filter=wanted):
-        at_s = batch["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s = unix_seconds(batch["at"])
         levels = batch["level"].fill_null(MISSING).to_numpy(zero_copy_only=False)
         np.maximum.at(highest, (at_s - from_s) // STEP_S - 1, levels)
     known = np.flatnonzero(highest)

@@ -33,6 +33,7 @@ from backend_spark.console.level_grid import (
     number_cells,
     severity,
     shown_levels,
+    unix_seconds,
 )
 from backend_spark.console.panels import (
     EXTRA_COLUMNS,
@@ -177,7 +178,7 @@ class ReplayFrames:
 
     def start(self, rows: pa.Table) -> None:
         """Add the newest row of each cell before the span, where its level is held."""
-        at_s, judged_s = _seconds(rows["at"]), _judged_s(rows)
+        at_s, judged_s = unix_seconds(rows["at"]), _judged_s(rows)
         levels = _SEVERITY[_ranks(rows)]
         is_held = self._is_held(levels, self.span.begin_s - judged_s)
         cells = self._rows_of(rows.filter(pa.array(is_held)))
@@ -186,7 +187,7 @@ class ReplayFrames:
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the levels table; those with reasons may be added again."""
-        at_s = _seconds(rows["at"])
+        at_s = unix_seconds(rows["at"])
         after_s, frame_s = at_s - self.span.begin_s, self.span.frame_s
         frames = -(-after_s // frame_s)
         steps = (after_s - 1) % frame_s // STEP_S
@@ -216,16 +217,11 @@ class ReplayFrames:
         return held
 
 
-def _seconds(times: pa.ChunkedArray) -> Integers:
-    seconds: Integers = times.cast(pa.int64()).to_numpy() // _MICRO
-    return seconds
-
-
 def _judged_s(rows: pa.Table) -> Integers:
     """Unix time at which the level of each row was judged."""
     is_held = pc.equal(rows["state"], HELD).fill_null(False)
     known = pc.coalesce(rows["known_until"], rows["at"])
-    return _seconds(pc.if_else(is_held, known, rows["at"]))
+    return unix_seconds(pc.if_else(is_held, known, rows["at"]))
 
 
 def _ranks(rows: pa.Table) -> Bytes:
@@ -275,7 +271,7 @@ def _newest_before(tables: DeltaTables, span: ReplaySpan) -> pa.Table:
         return newest
     parts = [first_versions(newest)]
     others = newest.filter(pc.invert(pc.is_in(newest["cell"], parts[0]["cell"])))
-    days = others["at"].cast(pa.int64()).to_numpy() // _MICRO // DAY_S
+    days = unix_seconds(others["at"]) // DAY_S
     for day in np.unique(days).tolist():
         cells = others.filter(pa.array(days == day))["cell"]
         end_s = min((day + 1) * DAY_S - STEP_S, until_s)
