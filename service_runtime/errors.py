@@ -5,6 +5,7 @@ from reprlib import Repr
 from typing import Final
 
 MAX_SHOWN_CHARS = 80
+MAX_SHOWN_PATH_CHARS: Final = MAX_SHOWN_CHARS - len("''")
 
 
 class YamamoriError(Exception):
@@ -43,8 +44,12 @@ def shortened(value: object) -> str:
     """A value as one short line; the value may come from a hostile peer.
 
     The text of a large value is never made as a whole: it takes longer than decoding.
+    An absolute path keeps its end, the name of the file.
     """
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, str) and value.startswith("/"):
+        if len(value) > MAX_SHOWN_PATH_CHARS:
+            value = "..." + value[3 - MAX_SHOWN_PATH_CHARS :]
+    elif isinstance(value, (str, bytes)):
         value = value[: MAX_SHOWN_CHARS + 1]
     try:
         is_container = isinstance(value, (list, tuple, dict, set, frozenset))

@@ -29,3 +29,11 @@ def test_text_of_a_large_value_is_not_made() -> None:
     error = FieldError("payload", "a map", value)
     assert time.thread_time() - began_s < 0.1
     assert len(str(error)) < 200
+
+
+def test_long_path_keeps_the_name_of_its_file() -> None:
+    path = "/srv" + "/folder" * 20 + "/site.toml"
+    shown = shortened(path)
+    assert shown.endswith("/folder/site.toml'")
+    assert len(shown) == MAX_SHOWN_CHARS
+    assert shortened("/etc/site.toml") == "'/etc/site.toml'"
