@@ -7,12 +7,12 @@ from console_tables import Slope, silver_row
 from console_workspace import NOW_S
 from deltalake import write_deltalake
 
-from backend_spark.notices.drill_requests import topic_of_drill
 from backend_spark.notices.notice_state import (
     CurrentLevel,
     DeliveryRecord,
     NoticePolicy,
     NoticeState,
+    topic_of_drill,
 )
 from backend_spark.scoring.holds import JUDGED, PresentLevel
 from backend_spark.scoring.observation import Observation

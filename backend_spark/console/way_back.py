@@ -16,8 +16,13 @@ from backend_spark.console.nodes import (
     alarm_states,
     reported_text,
 )
-from backend_spark.notices.drill_requests import DRILLS_FILE, DrillRequests
-from backend_spark.notices.notice_state import SentOrder, read_notices, read_sent
+from backend_spark.notices.notice_state import (
+    DRILLS_FILE,
+    DrillRequests,
+    SentOrder,
+    read_notices,
+    read_sent,
+)
 from spatial_mqtt import senml
 from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell

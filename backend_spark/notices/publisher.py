@@ -13,17 +13,15 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings
-from backend_spark.notices.drill_requests import (
-    DRILLS_FILE,
-    DrillRequests,
-    due_drills,
-)
 from backend_spark.notices.notice_state import (
+    DRILLS_FILE,
     CurrentLevel,
     DeliveryRecord,
+    DrillRequests,
     LevelReader,
     NoticePolicy,
     NoticeState,
+    due_drills,
 )
 from backend_spark.scoring.holds import HELD, HoldLimits
 from backend_spark.tables.reader import open_tables

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -9,16 +10,22 @@ import pytest
 from soak.disk import fill, mounted
 
 from backend_spark.notices.notice_state import (
+    KEPT_S,
     CurrentLevel,
     DeliveryRecord,
+    DrillRequests,
     NoticePolicy,
     NoticeState,
+    SentOrder,
+    due_drills,
     read_sent,
+    topic_of_drill,
 )
 from backend_spark.notices.publisher import NoticePublisher
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
+from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
-from spatial_mqtt.announcements import Notice
+from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -387,3 +394,95 @@ def test_refused_notice_is_published_until_it_is_accepted(
     assert [notice.withdrawn for notice in link.sent[4:]] == [True] * 2
     assert read_sent(tmp_path)[TOPIC].at_s == link.sent[-1].at_s
     assert caplog.text.count("refused") == 1
+
+
+OTHER = Cell.at(33.60, 133.60, 13).token
+
+
+def test_drill_is_due_until_its_end(tmp_path: Path) -> None:
+    """The publisher reads it from the file, with the topic of the cell."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    drill = requests.start(CELL.token, 4, 60.0, NOW_S)
+
+    again = DrillRequests(tmp_path / "drills.json")
+    assert drill == Drill(4, NOW_S + 60.0, NOW_S)
+    assert due_drills(again, NOW_S + 59.0) == {topic_of_drill(CELL.token): drill}
+    assert due_drills(again, NOW_S + 60.0) == {}
+
+
+def test_end_of_a_drill_is_published(tmp_path: Path) -> None:
+    """As a withdrawal, also to a node that is reached only minutes later."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    requests.start(CELL.token, 4, 600.0, NOW_S)
+    end = requests.end(CELL.token, NOW_S + 10.0)
+
+    assert end.withdrawn
+    assert due_drills(requests, NOW_S + 300.0) == {topic_of_drill(CELL.token): end}
+    assert due_drills(requests, NOW_S + 911.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("cell", "level", "duration_s", "field"),
+    [
+        ("nonsense", 4, 60.0, "cell"),
+        (CELL.token, 9, 60.0, "level"),
+        (CELL.token, 1, 60.0, "level"),
+        (CELL.token, 4, 901.0, "duration_s"),
+        (CELL.token, 4, 0.0, "duration_s"),
+    ],
+)
+def test_request_out_of_range_is_refused(
+    tmp_path: Path, cell: str, level: int, duration_s: float, field: str
+) -> None:
+    """Nothing is written, and the error names the field."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    with pytest.raises(FieldError, match=field):
+        requests.start(cell, level, duration_s, NOW_S)
+    assert not (tmp_path / "drills.json").exists()
+
+
+def test_requests_of_other_cells_stay_and_old_ones_go(tmp_path: Path) -> None:
+    """The file holds the newest of each cell."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    requests.start(OTHER, 3, 60.0, NOW_S)
+    requests.start(CELL.token, 4, 60.0, NOW_S + 1.0)
+    assert set(requests.read()) == {CELL.token, OTHER}
+    requests.start(CELL.token, 4, 60.0, NOW_S + KEPT_S + 0.5)
+    assert set(requests.read()) == {CELL.token}
+
+
+def test_requests_made_at_once_do_not_replace_one_another(tmp_path: Path) -> None:
+    """A lost end would leave the sirens on until the time of the drill is over."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    cells = [Cell.at(33.0 + 0.05 * at, 133.5, 13).token for at in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda cell: requests.start(cell, 4, 60.0, NOW_S), cells))
+
+    assert set(requests.read()) == set(cells)
+
+
+def test_damaged_file_gives_no_drill(tmp_path: Path) -> None:
+    """Notices go on, and the next request replaces the file."""
+    path = tmp_path / "drills.json"
+    path.write_text('{"x": 1')
+    assert due_drills(DrillRequests(path), NOW_S) == {}
+    DrillRequests(path).start(CELL.token, 4, 60.0, NOW_S)
+    assert set(DrillRequests(path).read()) == {CELL.token}
+
+
+def test_record_holds_the_first_acceptance_of_each_broker(tmp_path: Path) -> None:
+    """Of the newest order of a topic, also after a restart."""
+    record = DeliveryRecord(tmp_path)
+    for at_s, broker, now_s in (
+        *((1.0, "a:1883", 2.0), (1.0, "b:1883", 3.0)),
+        *((5.0, "a:1883", 6.0), (5.0, "a:1883", 7.0), (1.0, "b:1883", 8.0)),
+    ):
+        record.accept("/notice/1", at_s, broker, now_s)
+        record.save()
+    record = DeliveryRecord(tmp_path)
+    record.accept("/notice/1", 5.0, "b:1883", 9.0)
+    record.save()
+
+    assert read_sent(tmp_path) == {
+        "/notice/1": SentOrder(5.0, {"a:1883": 6.0, "b:1883": 9.0})
+    }
