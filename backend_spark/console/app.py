@@ -64,7 +64,7 @@ from backend_spark.console.notifications.sender import (
 )
 from backend_spark.console.openid import OidcSignIn
 from backend_spark.console.overlays import Overlays
-from backend_spark.console.panels import PanelReader
+from backend_spark.console.panels import PanelReader, WayBack
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.previews import CellBench, PastPreview, ReviewPreview
 from backend_spark.console.report import SituationReport, inline_assets
@@ -80,12 +80,10 @@ from backend_spark.console.routes import (
     standards,
     thresholds,
     time_travel,
-    way_back,
 )
 from backend_spark.console.routes import map as map_routes
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError, DamagedDatabaseError
 from backend_spark.evaluation.calibration_file import Calibration, read_calibration
@@ -193,7 +191,6 @@ def make_app(services: ConsoleServices) -> FastAPI:
         thresholds,
         reviews,
         time_travel,
-        way_back,
         skill,
         map_routes,
     ):

@@ -22,12 +22,11 @@ from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
-from backend_spark.console.panels import PanelReader
+from backend_spark.console.panels import PanelReader, WayBack
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.previews import PastPreview
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.console.way_back import WayBack
 from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.bounded_answers import AnswerLimits

@@ -404,6 +404,7 @@ def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row if level is None else {**row, "level": level}
 
 
+NOTICES_FILE: Final = "notices.json"
 SENT_FILE: Final = "notices-sent.json"
 MAX_TOPICS: Final = 50_000
 

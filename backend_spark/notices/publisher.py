@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings
 from backend_spark.notices.notice_state import (
     DRILLS_FILE,
+    NOTICES_FILE,
     CurrentLevel,
     DeliveryRecord,
     DrillRequests,
@@ -261,7 +262,7 @@ def run(settings: BackendSettings) -> None:
     terms = NoticePolicy(section.from_level, section.hold_s, section.calm_s)
     limits = HoldLimits(settings.score.hold_s)
     notify = NoticePublisher(
-        NoticeState(terms, data / "notices.json", limits),
+        NoticeState(terms, data / NOTICES_FILE, limits),
         LevelReader(tables, section.max_age_s, limits),
         seal,
         unix_s=time.time,

@@ -15,7 +15,7 @@ from notice_bench import CELL, Agent, write_keys, write_level
 from programs import Client, Programs
 
 from backend_spark.console.nodes import NodeStates
-from backend_spark.console.way_back import WayBack
+from backend_spark.console.panels import WayBack
 from backend_spark.notices.notice_state import DRILLS_FILE, DrillRequests
 from backend_spark.scoring.decode import decode_messages
 from backend_spark.tables.schemas import BRONZE, SILVER
