@@ -10,14 +10,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
-from backend_spark.scoring.cell_state import (
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.saved_states import (
     REREAD_S,
     decode_state,
     encode_state,
     last_valid_state_s,
 )
-from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 

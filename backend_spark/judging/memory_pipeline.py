@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.scoring import decode
 from backend_spark.scoring.arrow import Scorer, collect_rows
-from backend_spark.scoring.cell_state import (
+from backend_spark.scoring.nearby_gauges import find_nearby_cells
+from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.revisions import NewReadings, add_news, revise_rows
+from backend_spark.scoring.saved_states import (
     REREAD_S,
     keeps_state,
     last_valid_state_s,
 )
-from backend_spark.scoring.nearby_gauges import find_nearby_cells
-from backend_spark.scoring.observation import STEP_S
-from backend_spark.scoring.revisions import NewReadings, add_news, revise_rows
 from backend_spark.tables.reader import HISTORY_SCHEMA
 from backend_spark.tables.schemas import (
     CELL_STATES,

@@ -8,19 +8,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend_spark.scoring.cell_state import (
-    REREAD_S,
-    STATE_FORMAT,
-    ScoringState,
-    decode_state,
-    encode_state,
-)
-from backend_spark.scoring.hot_state import (
-    HotHead,
-    decode_hot,
-    decode_rain,
-    encode_hot,
-)
 from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,
     CellDistances,
@@ -30,6 +17,17 @@ from backend_spark.scoring.nearby_gauges import (
 from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.reviews import NO_REVIEWS, ReadingReviews
 from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.saved_states import (
+    REREAD_S,
+    STATE_FORMAT,
+    HotHead,
+    ScoringState,
+    decode_hot,
+    decode_rain,
+    decode_state,
+    encode_hot,
+    encode_state,
+)
 from backend_spark.scoring.score import (
     DAY_S,
     CellScores,

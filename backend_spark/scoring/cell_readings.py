@@ -11,10 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.cell_state import (
-    MIN_STATE_AGE_S,
-    ScoringState,
-)
 from backend_spark.scoring.evidence import NO_STATE, CellEvidence, TiltEstimate
 from backend_spark.scoring.features import STEPS_PER_DAY, RainSums
 from backend_spark.scoring.observation import (
@@ -44,6 +40,10 @@ from backend_spark.scoring.rain import (
     without_doubt,
 )
 from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.saved_states import (
+    MIN_STATE_AGE_S,
+    ScoringState,
+)
 from slope_science.creep import (
     Velocity,
     fit_velocity,

@@ -20,11 +20,6 @@ from backend_spark.scoring.cell_readings import (
     list_steps,
     make_sensor_rows,
 )
-from backend_spark.scoring.cell_state import (
-    ScoringState,
-    last_observations,
-    state_times_s,
-)
 from backend_spark.scoring.evidence import group_soil, judge_soil
 from backend_spark.scoring.features import (
     CellOutlook,
@@ -42,14 +37,6 @@ from backend_spark.scoring.holds import (
     StepHolds,
     rain_holds,
 )
-from backend_spark.scoring.hot_state import (
-    NO_HOT_TIMES,
-    HotState,
-    HotTimes,
-    keep_readings,
-    tail_s,
-    trim_records,
-)
 from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
@@ -65,6 +52,17 @@ from backend_spark.scoring.rules import (
     has_recent_rain,
     judge_step,
     list_doubts,
+)
+from backend_spark.scoring.saved_states import (
+    NO_HOT_TIMES,
+    HotState,
+    HotTimes,
+    ScoringState,
+    keep_readings,
+    last_observations,
+    state_times_s,
+    tail_s,
+    trim_records,
 )
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings

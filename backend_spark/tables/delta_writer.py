@@ -22,7 +22,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
 from backend_spark.errors import SupersededError
-from backend_spark.scoring.cell_state import (
+from backend_spark.scoring.saved_states import (
     STATE_FORMAT,
     keeps_state,
     last_valid_state_s,
@@ -513,7 +513,7 @@ class StoredCellStates:
 
     Attributes:
         valid: For each cell the last state that the readings do not change: its Unix
-            time in seconds, and its encoding by `scoring.cell_state`.
+            time in seconds, and its encoding by `scoring.saved_states`.
         all_times: (cell, Unix time in microseconds) of all stored states.
     """
 

@@ -270,7 +270,7 @@ CELL_STATES: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of the last step in the state
     pa.field("format", pa.int32()),  # version of the encoding
-    pa.field("body", pa.binary()),  # encoded by scoring.cell_state
+    pa.field("body", pa.binary()),  # encoded by scoring.saved_states
 ])
 """Scoring state of a cell; (cell, at) is unique."""
 

@@ -5,7 +5,8 @@ import random
 import pytest
 from cell_days import DAY_S, DAYS, T0, Store, arrivals, readings, silent_gauge
 
-from backend_spark.scoring.cell_state import (
+from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.saved_states import (
     MAX_STATE_AGE_S,
     ScoringState,
     decode_state,
@@ -13,7 +14,6 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     state_times_s,
 )
-from backend_spark.scoring.revisions import is_unchanged
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from backend_spark.scoring.cell_state import (
-    STATE_INTERVAL_S,
-    decode_state,
-    encode_state,
-)
 from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
 from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.saved_states import (
+    STATE_INTERVAL_S,
+    decode_state,
+    encode_state,
+)
 from backend_spark.scoring.score import LevelRow, score_cell
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag

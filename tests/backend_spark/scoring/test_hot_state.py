@@ -19,20 +19,6 @@ from msgspec import structs
 
 from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
-from backend_spark.scoring.cell_state import (
-    REREAD_S,
-    decode_state,
-    encode_state,
-    last_valid_state_s,
-)
-from backend_spark.scoring.hot_state import (
-    RECOMPUTE_LEVEL,
-    HotHead,
-    HotState,
-    decode_hot,
-    encode_hot,
-    keep_readings,
-)
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import REFUSED
 from backend_spark.scoring.reviews import (
@@ -41,6 +27,18 @@ from backend_spark.scoring.reviews import (
     ReadingReviews,
 )
 from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.saved_states import (
+    RECOMPUTE_LEVEL,
+    REREAD_S,
+    HotHead,
+    HotState,
+    decode_hot,
+    decode_state,
+    encode_hot,
+    encode_state,
+    keep_readings,
+    last_valid_state_s,
+)
 from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
 from slope_science.criteria import Criteria

@@ -13,7 +13,7 @@ from storm_log import CELLS, TOKENS, by_key, message
 
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.ingest.segment_log import LogRow
-from backend_spark.scoring.hot_state import HotState, decode_hot
+from backend_spark.scoring.saved_states import HotState, decode_hot
 from backend_spark.streaming import hot_files, job
 from backend_spark.streaming import pipeline as pipeline_module
 from backend_spark.streaming.hot_files import INDEX_FILE, read_hot_states
