@@ -26,8 +26,8 @@ from backend_spark.analysed_rain.grib_files import (
 )
 from backend_spark.config import KeepSection
 from backend_spark.errors import AnalysisFileError
-from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.surrounding_rain import Span
 from backend_spark.tables.delta_writer import (
     commit_files,
     time_literal,
@@ -309,7 +309,7 @@ class TableAnalyses:
     max_age_s: float
 
     def state(self, at_s: float, max_age_s: float | None = None) -> AnalysedState:
-        """See `scoring.analysed_rain.CellAnalyses`."""
+        """See `scoring.surrounding_rain.CellAnalyses`."""
         from_s = at_s - (self.max_age_s if max_age_s is None else max_age_s)
         index, rain = (
             self._spans(product, from_s, at_s, at_s)
@@ -324,11 +324,11 @@ class TableAnalyses:
         )
 
     def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
-        """See `scoring.analysed_rain.CellAnalyses`."""
+        """See `scoring.surrounding_rain.CellAnalyses`."""
         return self._spans(Product.RAIN, from_s, to_s, known_s)
 
     def step_rain(self, end_s: int, known_s: float = math.inf) -> AnalysedRain | None:
-        """See `scoring.analysed_rain.CellAnalyses`.
+        """See `scoring.surrounding_rain.CellAnalyses`.
 
         Of the hours that contain the step the one of the clock hour is used, so that
         its six steps add up to it, else the first; without one the newest before, up

@@ -21,11 +21,11 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaTable
 from backend_spark.scoring.arrow import ScoreCollector, Scorer
 from backend_spark.scoring.decode import has_plausible_time
-from backend_spark.scoring.nearby_gauges import CellDistances, find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.saved_states import REREAD_S
+from backend_spark.scoring.surrounding_rain import CellDistances, find_nearby_cells
 from backend_spark.tables.delta_writer import read_cell_states
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
 from backend_spark.tables.store import Folder, is_table

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.scoring import decode
 from backend_spark.scoring.arrow import Scorer, collect_rows
-from backend_spark.scoring.nearby_gauges import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import NewReadings, add_news, revise_rows
 from backend_spark.scoring.saved_states import (
@@ -23,6 +22,7 @@ from backend_spark.scoring.saved_states import (
     keeps_state,
     last_valid_state_s,
 )
+from backend_spark.scoring.surrounding_rain import find_nearby_cells
 from backend_spark.tables.reader import HISTORY_SCHEMA
 from backend_spark.tables.schemas import (
     CELL_STATES,

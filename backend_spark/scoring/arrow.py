@@ -8,12 +8,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend_spark.scoring.nearby_gauges import (
-    NO_NEARBY_RAIN,
-    CellDistances,
-    NearbyRain,
-    collect_nearby_rain,
-)
 from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.reviews import NO_REVIEWS, ReadingReviews
 from backend_spark.scoring.rules import CellRules
@@ -34,6 +28,12 @@ from backend_spark.scoring.score import (
     LevelRow,
     score_cell,
     score_from_hot,
+)
+from backend_spark.scoring.surrounding_rain import (
+    NO_NEARBY_RAIN,
+    CellDistances,
+    NearbyRain,
+    collect_nearby_rain,
 )
 from backend_spark.tables.schemas import CELL_STATES, FLAGS, LEVELS, SENSORS
 from slope_science.reasons import reason_to_json

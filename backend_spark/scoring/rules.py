@@ -7,11 +7,6 @@ from functools import lru_cache
 from typing import Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
-from backend_spark.scoring.analysed_rain import (
-    CellAnalyses,
-    find_analysed,
-    substitute_analysed,
-)
 from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
@@ -21,6 +16,11 @@ from backend_spark.scoring.rain import (
     SubstituteRain,
 )
 from backend_spark.scoring.reviews import is_counted_after_review
+from backend_spark.scoring.surrounding_rain import (
+    CellAnalyses,
+    find_analysed,
+    substitute_analysed,
+)
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (

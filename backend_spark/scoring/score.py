@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.analysed_rain import flag_beside_analysis
 from backend_spark.scoring.cell_readings import (
     CellReadings,
     PassRain,
@@ -37,7 +36,6 @@ from backend_spark.scoring.holds import (
     StepHolds,
     rain_holds,
 )
-from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import (
@@ -63,6 +61,11 @@ from backend_spark.scoring.saved_states import (
     state_times_s,
     tail_s,
     trim_records,
+)
+from backend_spark.scoring.surrounding_rain import (
+    NO_NEARBY_RAIN,
+    NearbyRain,
+    flag_beside_analysis,
 )
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings

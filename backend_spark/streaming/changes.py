@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
+from backend_spark.scoring.surrounding_rain import CellPlaces
 from backend_spark.tables.health_texts import (
     NAME_PATTERN,
     HealthText,

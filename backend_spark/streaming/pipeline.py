@@ -29,13 +29,13 @@ from backend_spark.analysed_rain.cells import AnalysedLevels, Row, SilentCells
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.criteria.cell_rules import AppliedChanges, CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
-from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import (
     NO_REVIEW_CHANGES,
     AppliedReviews,
     ReviewChanges,
 )
 from backend_spark.scoring.revisions import NewReadings, revise_rows
+from backend_spark.scoring.surrounding_rain import CellPlaces
 from backend_spark.streaming.changes import (
     NodeRow,
     PassCells,

@@ -32,13 +32,13 @@ from backend_spark.scoring.arrow import (
     table_to_ipc,
 )
 from backend_spark.scoring.decode import filter_received, has_plausible_time
-from backend_spark.scoring.nearby_gauges import CellDistances, find_nearby_cells
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SPREAD_S
 from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.saved_states import REREAD_S, decode_head
+from backend_spark.scoring.surrounding_rain import CellDistances, find_nearby_cells
 from backend_spark.streaming.hot_files import read_hot_states, write_hot_states
 from backend_spark.tables.delta_writer import (
     ROW_GROUP_ROWS,

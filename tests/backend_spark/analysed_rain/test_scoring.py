@@ -19,11 +19,15 @@ from backend_spark.analysed_rain.table import (
     TableAnalyses,
 )
 from backend_spark.config import KeepSection
-from backend_spark.scoring.analysed_rain import Span
-from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell
+from backend_spark.scoring.surrounding_rain import (
+    GaugeReports,
+    NearbyGauge,
+    NearbyRain,
+    Span,
+)
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode

@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 
 from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
-from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules
@@ -18,6 +17,7 @@ from backend_spark.scoring.saved_states import (
     encode_state,
 )
 from backend_spark.scoring.score import LevelRow, score_cell
+from backend_spark.scoring.surrounding_rain import GaugeReports, NearbyGauge, NearbyRain
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.rain_forecast import ForecastRain

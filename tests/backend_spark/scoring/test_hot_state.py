@@ -17,7 +17,6 @@ from cell_days import (
 )
 from msgspec import structs
 
-from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import REFUSED
@@ -40,6 +39,7 @@ from backend_spark.scoring.saved_states import (
     last_valid_state_s,
 )
 from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
+from backend_spark.scoring.surrounding_rain import Span
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag

@@ -9,16 +9,16 @@ import pytest
 from measurements import seattle
 from msgspec.structs import replace
 
-from backend_spark.scoring.nearby_gauges import (
+from backend_spark.scoring.observation import STEP_S, Observation
+from backend_spark.scoring.quality import flag_with_neighbours
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import CellScores, score_cell, score_levels
+from backend_spark.scoring.surrounding_rain import (
     NO_NEARBY_RAIN,
     NearbyRain,
     collect_nearby_rain,
     find_nearby_cells,
 )
-from backend_spark.scoring.observation import STEP_S, Observation
-from backend_spark.scoring.quality import flag_with_neighbours
-from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.score import CellScores, score_cell, score_levels
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from backend_spark.scoring.nearby_gauges import (
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.surrounding_rain import (
     MAX_GAUGES,
     collect_nearby_rain,
     find_nearby_cells,
 )
-from backend_spark.scoring.observation import Observation
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 T0 = 1_700_000_400
