@@ -29,7 +29,6 @@ from backend_spark.criteria.tables import (
     mesh_center,
     mesh_code_at,
 )
-from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.holds import (
     GRACE_S,
     HELD,
@@ -41,6 +40,7 @@ from backend_spark.scoring.holds import (
     PresentLevel,
 )
 from backend_spark.scoring.observation import STEP_S, step_end_s
+from backend_spark.scoring.rules import not_judged_reasons
 from backend_spark.scoring.surrounding_rain import HOLD_S
 from backend_spark.tables.current import read_newest, sql_time
 from backend_spark.tables.reader import DeltaTables

@@ -9,10 +9,10 @@ States of the whole step are the ones from which later steps are computed.
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from backend_spark.scoring.evidence import NO_STATE, CellEvidence, TiltEstimate
-from backend_spark.scoring.features import STEPS_PER_DAY, RainSums
 from backend_spark.scoring.observation import (
     RAIN,
     RAIN_UNIT,
@@ -24,6 +24,7 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.quality import FLAG_REACH_S
 from backend_spark.scoring.rain import (
     MAX_CATCH_UP_S,
+    NO_RAIN_PAST,
     NOT_BEGUN,
     Gauge,
     RainPast,
@@ -58,11 +59,71 @@ from slope_science.findings import Finding
 from slope_science.quality import NEIGHBOUR_S, Flag, Verdict, worst_verdict
 from slope_science.rain_and_soil_water import (
     ANTECEDENT_DAYS,
+    LONG_HALF_LIFE_H,
+    SHORT_HALF_LIFE_H,
     STEPS_PER_HOUR,
     TEN_MINUTES_H,
     SoilWater,
+    antecedent_index,
+    effective_rain,
 )
 from slope_science.reason_text import render_english
+
+STEPS_PER_DAY: Final = 86_400 // STEP_S
+
+
+@dataclass(frozen=True)
+class RainSums:
+    """Rain sums of a cell at each step.
+
+    Attributes:
+        short_mm: Effective rain with a half-life of 1.5 h.
+        long_mm: With 72 h.
+        totals_mm: Cumulative rain at the end of each step, beginning with saved ones.
+        known: Cumulative number of steps with known rain, likewise.
+        before: Number of saved steps.
+    """
+
+    short_mm: Sequence[float]
+    long_mm: Sequence[float]
+    totals_mm: Sequence[float]
+    known: Sequence[int]
+    before: int = 0
+
+    @classmethod
+    def from_steps(
+        cls, series: Sequence[StepRain], past: RainPast = NO_RAIN_PAST
+    ) -> "RainSums":
+        """Accumulate the rain of all steps, starting from a saved state."""
+        depths = [step.depth_mm for step in series]
+        known = [*past.known, *(step.is_known for step in series)]
+        return cls(
+            effective_rain(depths, TEN_MINUTES_H, SHORT_HALF_LIFE_H, past.short_mm),
+            effective_rain(depths, TEN_MINUTES_H, LONG_HALF_LIFE_H, past.long_mm),
+            list(accumulate((*past.depths_mm, *depths), initial=0.0)),
+            list(accumulate(known, initial=0)),
+            len(past.known),
+        )
+
+    def antecedent_mm(self, at: int) -> float:
+        """Antecedent index at the end of a step; days before the data count as dry."""
+        end = self.before + at + 1
+        ends = [max(0, end - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)]
+        days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
+        return antecedent_index([max(0.0, day) for day in days])
+
+    def rain_mm(self, at: int, hours: float) -> float:
+        """Known rain of the hours before the end of a step."""
+        end = self.before + at + 1
+        before = max(0, end - round(hours * STEPS_PER_HOUR))
+        return self.totals_mm[end] - self.totals_mm[before]
+
+    def completeness(self, at: int) -> float:
+        """Share of the last 24 hours with known rain."""
+        end = self.before + at + 1
+        known = self.known[end] - self.known[max(0, end - STEPS_PER_DAY)]
+        return known / STEPS_PER_DAY
+
 
 HOUR_S: Final = 3600.0
 

@@ -2,10 +2,12 @@
 
 Each sensor of each node has the rules that a node would run on it; two nodes of a cell
 confirm each other. Readings enter in time order, and the rules judge at the end of each
-step. Soil moisture and pore pressure are supporting evidence, of their series.
+step. Soil moisture and pore pressure are supporting evidence, of their series, by their
+percentiles within the sensors' own past.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +25,7 @@ from backend_spark.scoring.observation import (
     TILT_UNIT,
     WATER_LEVEL_UNIT,
     Observation,
+    step_end_s,
 )
 from slope_science.evidence.detections import RuleContext, StatefulRule
 from slope_science.evidence.displacement import DisplacementRule
@@ -382,3 +385,105 @@ def judge_soil(
         now = probe.wetness(end_s, percentiles.get(probe.sensor))
         found.append(probe.finding(now, rain_mm) if now else None)
     return found
+
+
+MIN_PAST_S: Final = 14 * 86_400
+"""Minimum past of a sensor for a percentile."""
+
+PERCENTILE_RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
+"""Resolution of percentiles, so that a distribution stays small."""
+
+
+@dataclass(frozen=True)
+class ValueDistribution:
+    """Distribution of the values of a sensor so far.
+
+    Attributes:
+        first_s: Unix time of the first value.
+        steps: Distinct values, ascending, in multiples of the resolution.
+        counts: Number of each.
+    """
+
+    first_s: float
+    steps: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, step: int) -> None:
+        """Add a value."""
+        at = bisect_left(self.steps, step)
+        if at == len(self.steps) or self.steps[at] != step:
+            self.steps.insert(at, step)
+            self.counts.insert(at, 0)
+        self.counts[at] += 1
+
+    def percentile(self, step: int) -> float:
+        """Share of the values up to this one, in percent."""
+        below = sum(self.counts[: bisect_right(self.steps, step)])
+        return 100 * below / sum(self.counts)
+
+    def copy(self) -> "ValueDistribution":
+        """An independent copy."""
+        return ValueDistribution(self.first_s, list(self.steps), list(self.counts))
+
+
+@dataclass
+class SensorPercentiles:
+    """Percentiles of readings within the sensors' own past.
+
+    Attributes:
+        unit: Unit of the readings.
+        pasts: Distributions by node and sensor.
+    """
+
+    unit: str
+    pasts: dict[str, ValueDistribution]
+    _steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, o: Observation) -> None:
+        """Add a reading; calls must be in time order."""
+        is_ours = o.unit == self.unit and "/" not in o.name
+        if not is_ours or o.value is None or not o.counts:
+            return
+        sensor = f"{o.node} {o.name}"
+        past = self.pasts.setdefault(sensor, ValueDistribution(o.at_s))
+        step = round(o.value / PERCENTILE_RESOLUTIONS[self.unit])
+        past.add(step)
+        if o.at_s - past.first_s >= MIN_PAST_S:
+            shares = self._steps.setdefault(step_end_s(o.at_s), {})
+            shares[sensor] = past.percentile(step)
+
+    def by_sensor(self, end_s: int) -> Mapping[str, float]:
+        """The last percentile, 0 to 100, of each sensor with a reading in a step."""
+        return self._steps.get(end_s, {})
+
+    def highest(self, end_s: int) -> float | None:
+        """The highest of them; None without any."""
+        return max(self.by_sensor(end_s).values(), default=None)
+
+
+def find_percentiles(
+    observations: Iterable[Observation],
+    pasts: Mapping[str, ValueDistribution],
+    after_s: float,
+    due: Iterable[int],
+) -> tuple[dict[str, SensorPercentiles], dict[int, dict[str, ValueDistribution]]]:
+    """Percentiles of moisture and pore pressure, and the distributions at some times.
+
+    Args:
+        observations: Readings in time order.
+        pasts: Distributions up to a moment.
+        after_s: That moment: only later readings are new.
+        due: Later times, ascending.
+    """
+    ours = {name: past.copy() for name, past in pasts.items()}
+    units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
+    found = {name: SensorPercentiles(unit, ours) for name, unit in units.items()}
+    kept: dict[int, dict[str, ValueDistribution]] = {}
+    coming = deque(due)
+    for o in observations:
+        while coming and o.at_s > coming[0]:
+            kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
+        if o.at_s > after_s and o.unit in PERCENTILE_RESOLUTIONS:
+            for each in found.values():
+                each.add(o)
+    return found, kept

@@ -15,11 +15,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend_spark.scoring.features import SETTLED_DAYS
 from backend_spark.scoring.rain import SPREAD_S
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english_list
 from slope_science.reasons import Reason
+
+SETTLED_DAYS: Final = 59
+"""Days after which the assumption of dry soil at the start has no effect. A day less
+than the horizon, so that rows can be that old."""
+
 
 SETTLED_S: Final = SPREAD_S
 TOLERANCE: Final = 1e-6

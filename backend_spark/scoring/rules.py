@@ -1,27 +1,32 @@
-"""Rules for scoring a cell: criteria, telegrams, forecasts; the level of a step."""
+"""Rules for scoring a cell: criteria, telegrams, forecasts; level and look-ahead."""
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
-from backend_spark.scoring.features import not_judged_reasons
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
-from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
+from backend_spark.scoring.observation import (
+    STEP_S,
+    Observation,
+    last_suspects,
+)
 from backend_spark.scoring.rain import (
     RainState,
+    StepRain,
     Substitute,
     SubstituteRain,
 )
 from backend_spark.scoring.reviews import is_counted_after_review
+from backend_spark.scoring.revisions import SETTLED_DAYS
 from backend_spark.scoring.surrounding_rain import (
     CellAnalyses,
     find_analysed,
     substitute_analysed,
 )
-from slope_science.criteria import Criteria
+from slope_science.criteria import LINE_LEVEL, Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
@@ -31,9 +36,149 @@ from slope_science.findings import (
     iter_chain,
     judge_rain,
 )
+from slope_science.rain_and_soil_water import (
+    LookAhead,
+    SnakePoint,
+    SoilWater,
+    critical_line_margin_mm,
+    judge_look_ahead,
+    look_ahead,
+    project_snake_line,
+)
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
+from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
+
+
+@dataclass(frozen=True)
+class CellOutlook:
+    """The look-ahead under three assumed rains; see slope_science.rain_and_soil_water.
+
+    Attributes:
+        margin_mm: Soil water index below the critical line now; None without one.
+        dry: Result without rain.
+        same_rain: With the rain of the last hour; None if unknown.
+        forecast: With an official forecast; None without a usable one.
+        forecast_rain: That forecast.
+    """
+
+    margin_mm: float | None
+    dry: LookAhead
+    same_rain: LookAhead | None = None
+    forecast: LookAhead | None = None
+    forecast_rain: ForecastRain = NO_FORECAST
+
+    def finding(self, criteria: Criteria, *, same_rain: bool = False) -> Finding | None:
+        """Finding of the look-ahead.
+
+        Args:
+            criteria: Of the cell.
+            same_rain: Whether the last hour's rain replaces a forecast, without one.
+        """
+        if self.forecast is None:
+            ahead = self.same_rain if same_rain else None
+            return judge_look_ahead(ahead, criteria) if ahead else None
+        source, issued_s = (
+            self.forecast_rain.source or "",
+            self.forecast_rain.issued_s or 0.0,
+        )
+        return judge_look_ahead(self.forecast, criteria, source, issued_s)
+
+    def columns(self) -> dict[str, Any]:
+        """Columns of schemas.LEVELS."""
+        issued_s = self.forecast_rain.issued_s
+        found: dict[str, Any] = {
+            "margin_mm": self.margin_mm,
+            "forecast_source": self.forecast_rain.source,
+            "forecast_issued_at": None if issued_s is None else round(issued_s * 1e6),
+            "forecast_mm": self.forecast_rain.depths_mm,
+            "forecast_why": self.forecast_rain.why,
+        }
+        futures = {"dry": self.dry, "same": self.same_rain, "forecast": self.forecast}
+        for name, future in futures.items():
+            found[f"margin_{name}_mm"] = future and future.margin_mm
+            found[f"level_{name}"] = future and future.level
+        return found
+
+
+def make_outlook(
+    tanks: SoilWater,
+    hour: Sequence[StepRain],
+    criteria: Criteria,
+    coming: ForecastRain = NO_FORECAST,
+) -> CellOutlook:
+    """Look ahead of a moment, by the hours of the criteria.
+
+    Args:
+        tanks: Water in the soil at that time.
+        hour: Result of `last_hour`.
+        criteria: Criteria of the cell.
+        coming: Official forecast of rain from then on.
+    """
+    depths = [step.depth_mm for step in hour]
+    known = [step.depth_mm for step in hour if step.is_known]
+    now = SnakePoint(sum(depths), tanks.index_mm)
+
+    def future(depths_mm: Sequence[float]) -> LookAhead:
+        return look_ahead(now, project_snake_line(tanks, depths, depths_mm), criteria)
+
+    steps = criteria.look_ahead_steps
+    dry = future([0.0] * steps)
+    # The mean of the known steps only: unknown ones are not dry.
+    mean_mm = sum(known) / len(known) if known else None
+    same = future([mean_mm] * steps) if mean_mm else dry
+    return CellOutlook(
+        critical_line_margin_mm(now, criteria),
+        dry,
+        None if mean_mm is None else same,
+        None if coming.depths_mm is None else future(coming.depths_mm[:steps]),
+        coming,
+    )
+
+
+def list_assumptions(
+    criteria: Criteria, history_s: float, view: CellOutlook | None = None
+) -> tuple[Reason, ...]:
+    """Assumptions behind a level and its futures."""
+    found = []
+    if criteria.assumed:
+        found.append(_DEFAULT_CRITERIA)
+    elif not criteria.line and LINE_LEVEL not in criteria.not_judged:
+        found.append(_DEFAULT_LINE)
+    if criteria.special_assumed:
+        found.append(_DEFAULT_SPECIAL)
+    found += not_judged_reasons(criteria)
+    if history_s < SETTLED_DAYS * 86_400:
+        found.append(_dry_start(round(history_s / 86_400)))
+    if view is not None and view.forecast is None:
+        found.append(_NO_FORECAST)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def not_judged_reasons(criteria: Criteria) -> tuple[Reason, ...]:
+    """Reason that names the levels which the prefecture does not judge, if any."""
+    levels = ", ".join(map(str, criteria.not_judged))
+    return (Reason(ReasonCode.NOT_JUDGED, levels=levels),) if levels else ()
+
+
+@lru_cache(maxsize=SETTLED_DAYS + 1)
+def _dry_start(days: int) -> Reason:
+    return Reason(ReasonCode.DRY_START, days=days)
+
+
+@lru_cache(maxsize=1024)
+def assumption_sentence(assumption: Reason) -> str:
+    """An assumption in English; cached, because each row of levels has several."""
+    return render_english(assumption)
+
+
+_DEFAULT_CRITERIA: Final = Reason(ReasonCode.DEFAULT_CRITERIA)
+_DEFAULT_LINE: Final = Reason(ReasonCode.DEFAULT_LINE)
+_DEFAULT_SPECIAL: Final = Reason(ReasonCode.DEFAULT_SPECIAL)
+_NO_FORECAST: Final = Reason(ReasonCode.NO_FORECAST)
+
 
 ALONE_LEVEL: Final = 3
 """Highest level of doubtful rain that nothing else confirms, as at a node."""

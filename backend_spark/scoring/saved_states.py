@@ -30,7 +30,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from backend_spark.scoring.features import ValueDistribution
+from backend_spark.scoring.evidence import ValueDistribution
 from backend_spark.scoring.holds import NO_HOLD, USUAL_READINGS, RainHold, SensorHold
 from backend_spark.scoring.observation import (
     PORE_UNIT,

@@ -19,14 +19,7 @@ from backend_spark.scoring.cell_readings import (
     list_steps,
     make_sensor_rows,
 )
-from backend_spark.scoring.evidence import group_soil, judge_soil
-from backend_spark.scoring.features import (
-    CellOutlook,
-    assumption_sentence,
-    find_percentiles,
-    list_assumptions,
-    make_outlook,
-)
+from backend_spark.scoring.evidence import find_percentiles, group_soil, judge_soil
 from backend_spark.scoring.holds import (
     JUDGED,
     NO_HOLD,
@@ -46,10 +39,14 @@ from backend_spark.scoring.quality import (
 )
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainState, without_doubt
 from backend_spark.scoring.rules import (
+    CellOutlook,
     CellRules,
+    assumption_sentence,
     has_recent_rain,
     judge_step,
+    list_assumptions,
     list_doubts,
+    make_outlook,
 )
 from backend_spark.scoring.saved_states import (
     NO_HOT_TIMES,
