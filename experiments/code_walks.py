@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from backend_spark.scoring.arrow import Scorer
 from backend_spark.scoring.rules import CellRules
-from backend_spark.streaming.decoding_tasks import DecodingWorker, result_files
+from backend_spark.streaming.batches import DecodingWorker, result_files
 from backend_spark.streaming.pipeline import RECEIVED
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION

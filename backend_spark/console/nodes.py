@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend_spark.tables.health_texts import (
+from backend_spark.tables.node_rows import (
     HealthText,
     HealthTexts,
     add_health_text,

@@ -36,19 +36,14 @@ from backend_spark.scoring.reviews import (
 )
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.scoring.surrounding_rain import CellPlaces
-from backend_spark.streaming.changes import (
-    NodeRow,
-    PassCells,
-    ReceivedChanges,
-    UnscoredChanges,
-    node_rows_from_messages,
-    update_nodes,
-)
-from backend_spark.streaming.decoding_tasks import (
+from backend_spark.streaming.batches import (
     CHUNK_RESULT,
     NODE_ROWS,
     TOUCHED_ROWS,
     DecodingWorker,
+    PassCells,
+    ReceivedChanges,
+    UnscoredChanges,
     result_files,
     result_rows,
 )
@@ -78,6 +73,11 @@ from backend_spark.tables.delta_writer import (
     update_flags,
 )
 from backend_spark.tables.maintenance import maintain_tables
+from backend_spark.tables.node_rows import (
+    NodeRow,
+    node_rows_from_messages,
+    update_nodes,
+)
 from backend_spark.tables.reader import CellRowReader, DeltaTables, list_ranges
 from backend_spark.tables.schemas import (
     CELL_STATES,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from backend_spark.streaming.changes import UnscoredChanges
+from backend_spark.streaming.batches import UnscoredChanges
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import delete_rows, time_literal

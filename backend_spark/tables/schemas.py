@@ -217,7 +217,7 @@ NODES: Final = pa.schema([
     pa.field("gateway", pa.string()),
     pa.field("dropped", pa.float64()),
     pa.field("battery_v", pa.float64()),
-    pa.field("health", TEXTS),  # newest of each name, see `health_texts`; null: none
+    pa.field("health", TEXTS),  # newest of each name, see `node_rows`; null: none
 ])
 """One row per node that has sent a message; the node is unique."""
 

@@ -21,9 +21,13 @@ from backend_spark.console.nodes import (
     NodeState,
     NodeStates,
 )
-from backend_spark.streaming.changes import newest_node_rows, update_nodes
-from backend_spark.tables.health_texts import MAX_LENGTH, MAX_TEXTS
 from backend_spark.tables.maintenance import delete_old_rows
+from backend_spark.tables.node_rows import (
+    MAX_LENGTH,
+    MAX_TEXTS,
+    newest_node_rows,
+    update_nodes,
+)
 from backend_spark.tables.schemas import NODES, PARSED, SILVER, UTC_TIME
 from service_runtime.metrics import (
     MetricFamilies,

@@ -6,18 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backend_spark.streaming.changes import (
+from backend_spark.tables.node_rows import (
+    MAX_LENGTH,
+    MAX_TEXTS,
     REPORT_COLUMNS,
+    decode_health_texts,
+    list_faults,
     merge_node_row,
     merge_node_rows,
     newest_node_rows,
     update_nodes,
-)
-from backend_spark.tables.health_texts import (
-    MAX_LENGTH,
-    MAX_TEXTS,
-    decode_health_texts,
-    list_faults,
 )
 from backend_spark.tables.schemas import NODES, PARSED
 

@@ -12,12 +12,12 @@ from backend_spark.ingest.segment_log import (
     SegmentWriter,
     read_intact_segment,
 )
-from backend_spark.streaming import decoding_tasks
-from backend_spark.streaming.changes import ReceivedChanges
-from backend_spark.streaming.decoding_tasks import (
+from backend_spark.streaming import batches
+from backend_spark.streaming.batches import (
     NODE_ROWS,
     TOUCHED_ROWS,
     DecodingWorker,
+    ReceivedChanges,
     result_files,
     result_rows,
 )
@@ -59,7 +59,7 @@ def test_chunks_of_any_size_write_every_row_once(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To bronze, silver, rejected and messages."""
-    monkeypatch.setattr(decoding_tasks, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(batches, "CHUNK_ROWS", rows)
     tables = tmp_path / "tables"
     create_tables(tables, SPARK_TABLES)
     results = process_messages(tables, RECEIVED)
