@@ -31,10 +31,9 @@ import pyarrow.parquet as pq
 from backend_spark.scoring.arrow import Scorer
 from backend_spark.scoring.rules import CellRules
 from backend_spark.streaming.batches import DecodingWorker, result_files
-from backend_spark.streaming.pipeline import RECEIVED
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
-from backend_spark.tables.schemas import LOG, SPARK_TABLES
+from backend_spark.tables.schemas import LOG, RECEIVED, SPARK_TABLES
 from demo.processes import free_port
 from edge_agent.queue.base import COMMIT_EVERY_PUT, Durability, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue

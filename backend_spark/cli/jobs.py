@@ -82,9 +82,8 @@ def replay(
     settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
-    from backend_spark.streaming.replay import ReceiptInterval as Span  # noqa: PLC0415 - the same
 
-    span = Span(_to_unix_us(from_time), _to_unix_us(to_time))
+    span = job.ReceiptInterval(_to_unix_us(from_time), _to_unix_us(to_time))
     click.echo(f"replayed {job.run_replay(settings, span, master)} slices")
 
 

@@ -41,8 +41,10 @@ from backend_spark.ingest.segment_log import SegmentName, list_segments
 from backend_spark.scoring.reviews import REPORT_FILE
 from backend_spark.tables.delta_log import DELTA_LOG
 from backend_spark.tables.reader import open_dataset, read_transactions
-from backend_spark.tables.schemas import TABLES
+from backend_spark.tables.schemas import RECEIVED, TABLES
 from backend_spark.tables.store import (
+    APP_ID_FILE,
+    REPLAY_FILE,
     Folder,
     file_names,
     has_file,
@@ -60,10 +62,6 @@ MANIFEST: Final = "backup.json"
 """Lists the files; written last, so that a part is not taken for a whole."""
 
 FORMAT: Final = 1
-APP_ID: Final = ".app_id"
-REPLAYING: Final = ".replaying"
-RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
-"""Tables of batches; bronze first, with the offset of the log."""
 
 SESSIONS: Final = "sessions.sqlite"
 """Not in a backup: a session that ended after it would become valid again."""
@@ -161,12 +159,12 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
     tables, data = tables_folder(section), Path(section.data)
     _check_used(tables, data)
     _prepare(target, data)
-    if has_file(tables, REPLAYING):
+    if has_file(tables, REPLAY_FILE):
         raise BackupError(str(tables), "whole", "an unfinished replay; finish it first")
     # Earlier reports beside later levels only let the job score again.
     files = _copy((each for each in _data_files(data) if each.name in REPORTS), target)
     pinned = _pin(tables)
-    ids = [APP_ID] if has_file(tables, APP_ID) else []
+    ids = [APP_ID_FILE] if has_file(tables, APP_ID_FILE) else []
     sources = [_Source(tables, name, f"{TABLES_FOLDER}/{name}") for name in ids]
     stored = {name: _stored(tables / name, table) for name, table in pinned.items()}
     # The job deletes commits after half an hour, and files after a day.
@@ -231,7 +229,7 @@ def _pin(tables: Folder) -> dict[str, DeltaTable]:
     names = [name for name in (*later, *RECEIVED) if is_table(tables / name)]
     pinned = {name: open_table(tables / name) for name in names}
     if "bronze" in pinned:
-        app_id = read_text(tables, APP_ID)
+        app_id = read_text(tables, APP_ID_FILE)
         last = _batch(pinned["bronze"], app_id)
         for name in RECEIVED[1:]:
             while name in pinned and _batch(pinned[name], app_id) > last:

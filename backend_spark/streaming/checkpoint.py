@@ -27,6 +27,7 @@ from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.store import (
+    APP_ID_FILE,
     Folder,
     has_file,
     open_table,
@@ -37,7 +38,6 @@ from service_runtime.files import fsync_file, fsync_folder, make_folder, write_a
 
 log = logging.getLogger(__name__)
 
-APP_ID_FILE: Final = "app_id"
 FOLDER_ID_FILE: Final = ".folder_id"
 _CLAIMED_BY: Final = ".claimed_by"
 FIRST_BATCH_FILE: Final = "first_batch"
@@ -69,7 +69,7 @@ def read_app_id(tables: Folder, checkpoint: Path) -> str:
 
     Earlier versions had it in the checkpoint only.
     """
-    name, earlier = f".{APP_ID_FILE}", checkpoint / APP_ID_FILE
+    name, earlier = APP_ID_FILE, checkpoint / APP_ID_FILE[1:]
     if not has_file(tables, name):
         known = earlier.read_text(encoding="ascii") if earlier.exists() else ""
         write_text(tables, name, known or str(uuid.uuid4()))

@@ -1,17 +1,26 @@
-"""Scoring job: composes Spark session, query, pipeline and scoring schedule."""
+"""Scoring job: composes Spark session, query, pipeline and scoring schedule.
+
+A replay rebuilds silver and gold from bronze. Rows go through the code of the live job
+in the order of their receipt, a slice of hours as one batch; then all their cells are
+scored. If gold is empty, each slice is scored in turn, with the rows received by then.
+A marker file prevents the job from starting on half rebuilt tables.
+"""
 
 import json
 import logging
 import os
-import threading
 import time
+import uuid
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,14 +39,13 @@ from backend_spark.criteria.cell_rules import (
     make_cell_rules,
 )
 from backend_spark.errors import (
-    BatchAbandonedError,
-    SupersededError,
     UnfinishedReplayError,
 )
 from backend_spark.ingest.log import check_files_are_read, open_log
 from backend_spark.ingest.retention import SCORING_QUERY, read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring.reviews import AppliedReviews
+from backend_spark.streaming.batches import UnscoredChanges
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,
@@ -48,31 +56,44 @@ from backend_spark.streaming.checkpoint import (
     sync_plan,
 )
 from backend_spark.streaming.pipeline import ScoringPipeline
-from backend_spark.streaming.replay import (
-    ReceiptInterval,
-    read_unfinished_replay,
-    rebuild,
+from backend_spark.streaming.session import (
+    BATCH_S,
+    SCORING_POOL,
+    BatchGate,
+    RestartingQuery,
+    open_session,
+    use_pool,
 )
-from backend_spark.streaming.session import SCORING_POOL, open_session, use_pool
-from backend_spark.streaming.sources import SegmentLogSource, TableSource
-from backend_spark.tables.delta_writer import create_tables
-from backend_spark.tables.maintenance import DELETE_EVERY_S, renew_current, trim_tables
-from backend_spark.tables.reader import read_transactions
-from backend_spark.tables.schemas import SPARK_TABLES, TABLES
-from backend_spark.tables.store import Folder, open_table, tables_folder
+from backend_spark.streaming.sources import (
+    SegmentLogSource,
+    TableSource,
+    read_table_rows,
+)
+from backend_spark.tables.delta_writer import create_tables, delete_rows, time_literal
+from backend_spark.tables.maintenance import (
+    DELETE_EVERY_S,
+    compact,
+    renew_current,
+    trim_tables,
+)
+from backend_spark.tables.reader import DeltaTables, read_transactions
+from backend_spark.tables.schemas import RECEIVED, SPARK_TABLES, TABLES
+from backend_spark.tables.store import (
+    REPLAY_FILE,
+    Folder,
+    delete_file,
+    has_file,
+    open_table,
+    read_text,
+    tables_folder,
+    write_text,
+)
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import acquire_lock
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
 from service_runtime.watchdog import LoopWatchdog
 
 log = logging.getLogger(__name__)
-
-LATE_WORKER_ERROR: Final = "Python worker failed to connect back"
-LATE_S: Final = 900.0
-"""Time for which a query is started again although its Python workers are late."""
-
-START_S: Final = 120.0
-"""A query that fails later than this after its start had its Python worker."""
 
 DAY_S: Final = 86_400
 POLL_S: Final = 1
@@ -88,134 +109,39 @@ RunBatch = Callable[[DataFrame, int], None]
 SILENCE_S: Final = 120.0
 """Longest time until Spark's JVM answers."""
 
-BATCH_S: Final = 3600.0
-"""Longest batch; after that it counts as hung."""
-
 EXECUTORS_S: Final = 600.0
 """Longest wait at the start for executors, as long as systemd waits for the start.
 
 A master that has lost its state gives none to a job that had registered before. A new
 process registers again."""
 
-
-class RestartingQuery:
-    """A streaming query that is restarted when Spark's Python worker starts too late.
-
-    Spark allows a source's Python worker ten seconds to start; no setting changes that.
-    On a busy machine it can take longer, and the query then ends before the batch has
-    begun. A job that ended for it would make the machine busier by its next start.
-
-    Args:
-        start: Starts the query from its checkpoint.
-        monotonic: Clock.
-    """
-
-    def __init__(
-        self,
-        start: Callable[[], StreamingQuery],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._start = start
-        self._monotonic = monotonic
-        self._query = start()
-        self._started_s = self._late_since_s = monotonic()
-
-    def wait_until_ended(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the query; returns whether it has ended.
-
-        Args:
-            timeout_s: Longest wait; None waits until the end.
-
-        Raises:
-            StreamingQueryException: A batch failed, or workers were late for `LATE_S`.
-        """
-        while True:
-            try:
-                if timeout_s is None:
-                    self._query.awaitTermination()
-                    return True
-                # Typed as int, but Spark accepts fractions of a second.
-                return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
-            except StreamingQueryException as error:
-                if LATE_WORKER_ERROR not in str(error) or not self._may_restart():
-                    raise
-                log.warning("Spark's Python took over 10 s to start; restarting it")
-                self._query = self._start()
-
-    def _may_restart(self) -> bool:
-        """Whether workers have been late for less than `LATE_S`, start after start."""
-        now_s = self._monotonic()
-        if now_s - self._started_s > START_S:
-            self._late_since_s = now_s
-        self._started_s = now_s
-        return now_s - self._late_since_s < LATE_S
-
-    def stop(self) -> None:
-        """Stop the query."""
-        self._query.stop()
+SLICE_US: Final = 6 * 3600 * 1_000_000
 
 
-@dataclass
-class BatchGate:
-    """Runs batches, and lets a running batch end before the query is stopped.
+@dataclass(frozen=True)
+class ReceiptInterval:
+    """Interval of times of receipt, in Unix microseconds.
 
     Attributes:
-        run_batch: Runs one batch.
-        stop: Set by a signal.
-        pulse: Watchdog.
-        batches: Number of completed batches.
-        passes: Number of completed scorings.
-        began_s: Monotonic time at which the running batch began.
-        ended_s: Monotonic time at which the last batch ended.
-        superseded: Error of a batch, which Spark reports as one of its own.
+        from_us: Start; None: from the first row.
+        to_us: End, exclusive; None: to the last row.
     """
 
-    run_batch: Callable[[DataFrame, int], None]
-    stop: threading.Event = field(default_factory=threading.Event)
-    pulse: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(time.monotonic))
-    batches: int = 0
-    passes: int = 0
-    began_s: float | None = None
-    ended_s: float | None = None
-    superseded: SupersededError | None = None
-    _busy: threading.Lock = field(default_factory=threading.Lock)
-    _closed: bool = False
+    from_us: int | None = None
+    to_us: int | None = None
 
-    def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Run one batch, or refuse it while stopping.
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the interval has no bounds."""
+        return self.from_us is None and self.to_us is None
 
-        Raises:
-            BatchAbandonedError: The job stops; a return would commit the batch.
-            SupersededError: Another job has claimed the tables since.
-        """
-        with self._busy:
-            if self._closed:
-                raise BatchAbandonedError(batch_id)
-            self.began_s = time.monotonic()
-            try:
-                with self.pulse.watch_loop(f"batch {batch_id}", BATCH_S):
-                    self.run_batch(messages, batch_id)
-            except SupersededError as error:
-                self.superseded = error
-                raise
-            self.began_s, self.ended_s = None, time.monotonic()
-            self.batches += 1
-
-    def status(self) -> str:
-        """Status line."""
-        now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
-        counts = f"{self.batches} batches and {self.passes} scorings since the start"
-        if began_s is not None:
-            return f"{counts}; one has run for {now_s - began_s:.0f} s"
-        if ended_s is not None:
-            return f"{counts}; the last ended {now_s - ended_s:.0f} s ago"
-        return counts
-
-    def close(self, query: RestartingQuery) -> None:
-        """Stop the query between two batches."""
-        with self._busy:
-            self._closed = True
-        query.stop()
+    def predicate(self) -> str | None:
+        """SQL condition of the rows; None for all rows."""
+        bounds = (("received_at >=", self.from_us), ("received_at <", self.to_us))
+        conditions = [
+            f"{left} {time_literal(us)}" for left, us in bounds if us is not None
+        ]
+        return " AND ".join(conditions) or None
 
 
 def run_job(
@@ -302,6 +228,78 @@ def run_replay(
     session.stop()
     os.close(lock)
     return slices
+
+
+def read_unfinished_replay(tables: Folder) -> ReceiptInterval | None:
+    """Interval of a replay that was interrupted; None if there is none."""
+    if not has_file(tables, REPLAY_FILE):
+        return None
+    return ReceiptInterval(**json.loads(read_text(tables, REPLAY_FILE)))
+
+
+def rebuild(
+    session: SparkSession, pipeline: ScoringPipeline, span: ReceiptInterval
+) -> int:
+    """Rebuild silver and gold from the rows of bronze received in an interval.
+
+    Levels are recomputed from the earliest of these readings to the end of the data,
+    because soil water depends on the past; a changed level is a revision. If there are
+    no levels, each slice is scored in turn. What is older than bronze stays.
+
+    Returns:
+        Number of slices.
+    """
+    _write_marker(pipeline.tables, span)
+    is_anew = not DeltaTables(pipeline.tables).dataset("levels").count_rows()
+    received = _received(pipeline.tables)
+    if len(received):
+        if span.is_unbounded or is_anew:
+            delete_rows(pipeline.tables / "memories", None)
+        oldest_us = pc.min(received).as_py()
+        rebuilt = replace(span, from_us=max(oldest_us, span.from_us or oldest_us))
+        for name in RECEIVED[1:]:
+            delete_rows(pipeline.tables / name, rebuilt.predicate())
+    # With a new app id, the tables skip none of the batches.
+    again = replace(
+        pipeline, app_id=f"replay {uuid.uuid4()}", pending=UnscoredChanges()
+    )
+    count = 0
+    for count, received in enumerate(_slices(pipeline.tables, span), 1):
+        bounds = {"received_at": received}
+        bronze = read_table_rows(session, pipeline.tables, "bronze", bounds)
+        again.derive_tables(bronze, count - 1)
+        if is_anew:
+            again.score(session, until_us=received[1])
+        last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)
+        log.info("replayed rows received up to %s", last)
+    again.score(session)
+    renew_current(pipeline.tables)
+    for name in SPARK_TABLES:
+        compact(pipeline.tables / name)
+    delete_file(pipeline.tables, REPLAY_FILE)
+    return count
+
+
+def _received(tables: Folder) -> pa.ChunkedArray:
+    """Times of receipt of the rows of bronze, in Unix microseconds."""
+    return DeltaTables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
+
+
+def _slices(tables: Folder, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
+    """First and last time of receipt of each slice that has rows, clipped to `span`."""
+    received = _received(tables)
+    if span.from_us is not None:
+        received = received.filter(pc.greater_equal(received, span.from_us))
+    if span.to_us is not None:
+        received = received.filter(pc.less(received, span.to_us))
+    for at_us in pc.unique(pc.divide(received, SLICE_US)).sort().to_pylist():
+        first_us, next_us = at_us * SLICE_US, (at_us + 1) * SLICE_US
+        yield max(first_us, span.from_us or 0), min(next_us, span.to_us or next_us) - 1
+
+
+def _write_marker(tables: Folder, span: ReceiptInterval) -> None:
+    text = json.dumps({"from_us": span.from_us, "to_us": span.to_us})
+    write_text(tables, REPLAY_FILE, text)
 
 
 def run_trim(settings: BackendSettings) -> dict[str, int]:

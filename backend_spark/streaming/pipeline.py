@@ -85,6 +85,7 @@ from backend_spark.tables.schemas import (
     LEVEL_KEY,
     LEVELS,
     NODE_KEY,
+    RECEIVED,
     SPARK_TABLES,
     TABLES,
     format_ddl,
@@ -92,9 +93,6 @@ from backend_spark.tables.schemas import (
 from backend_spark.tables.store import Folder, open_table
 
 log = logging.getLogger(__name__)
-
-RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
-"""Tables of received data, in the order of their commits."""
 
 CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
 """Tables to which only the job that claimed them last may append."""

@@ -1,27 +1,44 @@
-"""Spark session with measured settings, and the check of its executors' folders.
+"""Spark session with measured settings, its query, and the check of shared folders.
 
 An executor on a machine without the shared folder would write files of tables to its
 own disk, and the job would commit their names. A copy of the folder would pass a check
 of what is in it, so each job writes a mark that no copy has.
 """
 
+import logging
 import os
 import socket
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from backend_spark.errors import UnsharedFolderError
-from backend_spark.tables.store import Folder, has_file, open_files, write_text
+from backend_spark.errors import (
+    BatchAbandonedError,
+    SupersededError,
+    UnsharedFolderError,
+)
+from backend_spark.tables.store import (
+    Folder,
+    has_file,
+    open_files,
+    write_text,
+)
+from service_runtime.watchdog import LoopWatchdog
+
+log = logging.getLogger(__name__)
 
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -105,7 +122,7 @@ def open_session(master: str | None) -> SparkSession:
             environment |= LOCAL_ENVIRONMENT
             settings |= LOCAL_SETTINGS
     for name, value in environment.items():
-        os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
+        os.environ.setdefault(name, value)
     _add_worker_site()
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -114,10 +131,10 @@ def open_session(master: str | None) -> SparkSession:
 
 def _add_worker_site() -> None:
     """Put `WORKER_SITE` on the path of the Python processes that the JVM starts."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # noqa: TID251 - Python reads it
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if WORKER_SITE not in path:
         joined = os.pathsep.join([*filter(None, path), WORKER_SITE])
-        os.environ["PYTHONPATH"] = joined  # noqa: TID251 - Python reads it
+        os.environ["PYTHONPATH"] = joined
 
 
 @dataclass(frozen=True)
@@ -187,3 +204,134 @@ def _require(shared: SharedFolders) -> None:
             cause = f"{type(error).__name__}: {error}"
         if cause:
             raise UnsharedFolderError(str(place), socket.gethostname(), cause)
+
+
+LATE_WORKER_ERROR: Final = "Python worker failed to connect back"
+LATE_S: Final = 900.0
+"""Time for which a query is started again although its Python workers are late."""
+
+START_S: Final = 120.0
+"""A query that fails later than this after its start had its Python worker."""
+
+BATCH_S: Final = 3600.0
+"""Longest batch; after that it counts as hung."""
+
+
+class RestartingQuery:
+    """A streaming query that is restarted when Spark's Python worker starts too late.
+
+    Spark allows a source's Python worker ten seconds to start; no setting changes that.
+    On a busy machine it can take longer, and the query then ends before the batch has
+    begun. A job that ended for it would make the machine busier by its next start.
+
+    Args:
+        start: Starts the query from its checkpoint.
+        monotonic: Clock.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start = start
+        self._monotonic = monotonic
+        self._query = start()
+        self._started_s = self._late_since_s = monotonic()
+
+    def wait_until_ended(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of the query; returns whether it has ended.
+
+        Args:
+            timeout_s: Longest wait; None waits until the end.
+
+        Raises:
+            StreamingQueryException: A batch failed, or workers were late for `LATE_S`.
+        """
+        while True:
+            try:
+                if timeout_s is None:
+                    self._query.awaitTermination()
+                    return True
+                # Typed as int, but Spark accepts fractions of a second.
+                return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
+            except StreamingQueryException as error:
+                if LATE_WORKER_ERROR not in str(error) or not self._may_restart():
+                    raise
+                log.warning("Spark's Python took over 10 s to start; restarting it")
+                self._query = self._start()
+
+    def _may_restart(self) -> bool:
+        """Whether workers have been late for less than `LATE_S`, start after start."""
+        now_s = self._monotonic()
+        if now_s - self._started_s > START_S:
+            self._late_since_s = now_s
+        self._started_s = now_s
+        return now_s - self._late_since_s < LATE_S
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._query.stop()
+
+
+@dataclass
+class BatchGate:
+    """Runs batches, and lets a running batch end before the query is stopped.
+
+    Attributes:
+        run_batch: Runs one batch.
+        stop: Set by a signal.
+        pulse: Watchdog.
+        batches: Number of completed batches.
+        passes: Number of completed scorings.
+        began_s: Monotonic time at which the running batch began.
+        ended_s: Monotonic time at which the last batch ended.
+        superseded: Error of a batch, which Spark reports as one of its own.
+    """
+
+    run_batch: Callable[[DataFrame, int], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+    pulse: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(time.monotonic))
+    batches: int = 0
+    passes: int = 0
+    began_s: float | None = None
+    ended_s: float | None = None
+    superseded: SupersededError | None = None
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    def __call__(self, messages: DataFrame, batch_id: int) -> None:
+        """Run one batch, or refuse it while stopping.
+
+        Raises:
+            BatchAbandonedError: The job stops; a return would commit the batch.
+            SupersededError: Another job has claimed the tables since.
+        """
+        with self._busy:
+            if self._closed:
+                raise BatchAbandonedError(batch_id)
+            self.began_s = time.monotonic()
+            try:
+                with self.pulse.watch_loop(f"batch {batch_id}", BATCH_S):
+                    self.run_batch(messages, batch_id)
+            except SupersededError as error:
+                self.superseded = error
+                raise
+            self.began_s, self.ended_s = None, time.monotonic()
+            self.batches += 1
+
+    def status(self) -> str:
+        """Status line."""
+        now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
+        counts = f"{self.batches} batches and {self.passes} scorings since the start"
+        if began_s is not None:
+            return f"{counts}; one has run for {now_s - began_s:.0f} s"
+        if ended_s is not None:
+            return f"{counts}; the last ended {now_s - ended_s:.0f} s ago"
+        return counts
+
+    def close(self, query: RestartingQuery) -> None:
+        """Stop the query between two batches."""
+        with self._busy:
+            self._closed = True
+        query.stop()

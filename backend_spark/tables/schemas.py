@@ -296,6 +296,9 @@ SPARK_TABLES: Final = tuple(
 )
 """Tables that the Spark job writes; the others have their own writers."""
 
+RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
+"""Tables of received data, in the order of their commits; bronze has the offset."""
+
 DERIVED_TABLES: Final = frozenset({"current"})
 """Tables that are made anew from others when they are damaged."""
 

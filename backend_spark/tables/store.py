@@ -62,6 +62,12 @@ class StoreFolder:
 Folder = Path | StoreFolder
 """Where tables are."""
 
+APP_ID_FILE: Final = ".app_id"
+"""In the folder of the tables: id of the scoring job's batches in transactions."""
+
+REPLAY_FILE: Final = ".replaying"
+"""Likewise, while a replay is unfinished: its interval."""
+
 
 def tables_folder(section: BackendSection) -> Folder:
     """Where the settings have the tables: ``backend.tables``, else in the data folder.

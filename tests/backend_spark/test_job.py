@@ -26,8 +26,8 @@ from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
 from backend_spark.streaming.batches import ReceivedChanges
-from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.pipeline import ScoringPipeline
+from backend_spark.streaming.session import RestartingQuery
 from backend_spark.tables import delta_writer
 from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal

@@ -118,7 +118,8 @@ import json, sys
 from pathlib import Path
 import dying_program
 from backend_spark.ingest.segment_log import read_segments
-from backend_spark.streaming.pipeline import RECEIVED, DecodingWorker
+from backend_spark.streaming.batches import DecodingWorker
+from backend_spark.tables.schemas import RECEIVED
 data = Path(sys.argv[1])
 worker = DecodingWorker(data / "tables", data, frozenset(RECEIVED), 7, 600, 60 * 86_400)
 batches = [b for _, t in read_segments(data / "log") for b in t.to_batches()]

@@ -14,9 +14,9 @@ from backend_spark.errors import UnfinishedReplayError
 from backend_spark.forecast import ForecastRow, add_rows
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.scoring.revisions import is_unchanged
-from backend_spark.streaming import job, pipeline, replay
-from backend_spark.streaming.job import RestartingQuery
-from backend_spark.streaming.replay import ReceiptInterval, read_unfinished_replay
+from backend_spark.streaming import job, pipeline
+from backend_spark.streaming.job import ReceiptInterval, read_unfinished_replay
+from backend_spark.streaming.session import RestartingQuery
 from backend_spark.tables import delta_writer
 from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
@@ -114,7 +114,7 @@ def scored(
     spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> Data:
     """A data folder filled by the live job in batches, scored after every other one."""
-    monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
+    monkeypatch.setattr(job, "SLICE_US", DAY_S * 1_000_000)
     data = make_data("[criteria]\nlook_ahead_same_rain = true")
     fill_log(data.folder / "log")
     delta_writer.create_tables(data.folder / "tables", SPARK_TABLES)
@@ -141,11 +141,11 @@ def test_full_and_partial_replay_give_the_rows_of_the_job(
     """Row by row, with other batches and some readings a day late."""
     wanted = snapshot(scored.folder)
     again = job.make_pipeline(scored.settings)
-    replay.rebuild(spark, again, SPAN)
+    job.rebuild(spark, again, SPAN)
     part = snapshot(scored.folder)
     for name in ("levels", "sensors", "revisions", "sensor_revisions"):
         delete_rows(again.tables / name, None)
-    slices = replay.rebuild(spark, again, ReceiptInterval())
+    slices = job.rebuild(spark, again, ReceiptInterval())
     whole = snapshot(scored.folder)
 
     assert slices >= 3
@@ -175,11 +175,11 @@ def test_job_is_rejected_after_an_interrupted_replay(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline.ScoringPipeline, "score", cut)
         with pytest.raises(CutError, match="cut"):
-            replay.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
+            job.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
     half, left = snapshot(scored.folder), read_unfinished_replay(tables)
     with pytest.raises(UnfinishedReplayError, match="cannot score while a replay"):
         job.run_job(scored.settings, once=True, master=None)
-    replay.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
+    job.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
 
     assert half["silver"] != wanted["silver"]
     assert left == SPAN
@@ -198,10 +198,10 @@ def test_replay_keeps_what_bronze_no_longer_has(
     tables, wanted = scored.folder / "tables", snapshot(scored.folder)
     gone = f"received_at < {time_literal((T0 + 2 * DAY_S) * 1_000_000)}"
     assert delete_rows(tables / "bronze", gone)
-    replay.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval(from_us))
+    job.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval(from_us))
     kept = snapshot(scored.folder)
     delete_rows(tables / "bronze", None)
-    replay.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval())
+    job.rebuild(spark, job.make_pipeline(scored.settings), ReceiptInterval())
 
     assert kept == wanted
     assert snapshot(scored.folder) == wanted

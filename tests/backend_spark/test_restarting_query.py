@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from backend_spark.streaming.job import LATE_S, LATE_WORKER_ERROR, RestartingQuery
+from backend_spark.streaming.session import LATE_S, LATE_WORKER_ERROR, RestartingQuery
 
 STARTS_LATE_S = 12.0
 RUNS_S = 3600.0

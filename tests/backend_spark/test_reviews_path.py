@@ -16,9 +16,9 @@ from backend_spark.config import BackendSettings, read_settings
 from backend_spark.console.routes.time_travel import ReplaySpan, read_replay
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.streaming import job
-from backend_spark.streaming.job import RestartingQuery
+from backend_spark.streaming.job import ReceiptInterval, rebuild
 from backend_spark.streaming.pipeline import ScoringPipeline
-from backend_spark.streaming.replay import ReceiptInterval, rebuild
+from backend_spark.streaming.session import RestartingQuery
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import SPARK_TABLES

@@ -15,8 +15,8 @@ from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.streaming import job
-from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.pipeline import ScoringPipeline
+from backend_spark.streaming.session import RestartingQuery
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import ANALYSES, SPARK_TABLES

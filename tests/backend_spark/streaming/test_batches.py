@@ -21,9 +21,8 @@ from backend_spark.streaming.batches import (
     result_files,
     result_rows,
 )
-from backend_spark.streaming.pipeline import RECEIVED
 from backend_spark.tables.delta_writer import create_tables
-from backend_spark.tables.schemas import LOG, SPARK_TABLES, TABLES
+from backend_spark.tables.schemas import LOG, RECEIVED, SPARK_TABLES, TABLES
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
