@@ -550,12 +550,12 @@ def judge(  # noqa: PLR0913 - click gives each option by name
     gc.disable()  # a third of the time, with millions of readings and no cycles
     source = rain_table.read_rain_text(readings_csv)
     table = read_table(source.name, source.text, skip_refused=skip_refused)
-    from backend_spark.judging.receipt_clock import Effort  # noqa: PLC0415 - Arrow
-    from backend_spark.judging.report import (  # noqa: PLC0415 - Arrow
+    from backend_spark.judging import (  # noqa: PLC0415 - Arrow
         format_lines,
         judge_table,
         to_json,
     )
+    from backend_spark.memory_pipeline import Effort  # noqa: PLC0415 - Arrow
 
     until_s = None if until is None else until.timestamp()
     effort = Effort(every_s, passes)

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from gpiozero.pins.mock import MockFactory
 
 from backend_spark.config import BackendSettings
-from backend_spark.judging.receipt_clock import Effort
-from backend_spark.judging.report import TableJudgement, judge_table, to_json
+from backend_spark.judging import TableJudgement, judge_table, to_json
+from backend_spark.memory_pipeline import Effort
 from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
 from edge_agent.cli.triage import match_all, replay_messages
 from edge_agent.config import NodeSettings, parse_node_settings

@@ -22,9 +22,13 @@ from reading_tables import (
 
 from backend_spark.cli import cli
 from backend_spark.config import BackendSettings
-from backend_spark.judging.memory_pipeline import decode_table
-from backend_spark.judging.receipt_clock import SHORTEST_S, Effort, iso_time
-from backend_spark.judging.report import judge_table, to_json
+from backend_spark.judging import judge_table, to_json
+from backend_spark.memory_pipeline import (
+    SHORTEST_S,
+    Effort,
+    decode_table,
+    iso_time,
+)
 from backend_spark.scoring.arrow import read_observations
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell

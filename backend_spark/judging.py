@@ -1,4 +1,7 @@
-"""Results of judging as JSON and as lines; documented in docs/reference/readings.md."""
+"""Judging of a table of readings by the code of the pipeline, without Spark.
+
+The results as JSON and as lines are documented in docs/reference/readings.md.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +12,14 @@ import numpy as np
 
 from backend_spark.config import BackendSettings
 from backend_spark.criteria.cell_rules import make_cell_rules
-from backend_spark.judging.memory_pipeline import MemoryPipeline, decode_table
-from backend_spark.judging.receipt_clock import (
+from backend_spark.memory_pipeline import (
     NORMAL_EFFORT,
     Effort,
+    MemoryPipeline,
     ReceiptClock,
     SentNotice,
     SentRecord,
+    decode_table,
     iso_time,
     row_state,
 )

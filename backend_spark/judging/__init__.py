@@ -1,1 +1,0 @@
-"""Judging of a table of readings by the code of the pipeline, without Spark."""
