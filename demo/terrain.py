@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from backend_spark.tile_packs.packs import PackTexts, write_pack
-from backend_spark.tile_packs.relief import PIXELS, Heights, Place, relief_tiles
+from backend_spark.relief import PIXELS, Heights, Place, relief_tiles
+from backend_spark.tile_packs import PackTexts, write_pack
 from demo.scenario import nodes
 
 ZOOM: Final = 13

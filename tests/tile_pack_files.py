@@ -8,7 +8,7 @@ from PIL import Image
 from pmtiles.tile import Compression, TileType, zxy_to_tileid
 from pmtiles.writer import Writer
 
-from backend_spark.tile_packs.packs import PackTexts, Tile, is_gzip, write_pack
+from backend_spark.tile_packs import PackTexts, Tile, is_gzip, write_pack
 
 SOURCE = '<a href="https://maps.gsi.go.jp/development/ichiran.html">地理院タイル</a>'
 TEXTS = PackTexts("base", SOURCE)

@@ -35,11 +35,13 @@ out_file = click.option(
 @usage_errors(FieldError)
 def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) -> None:
     """Pack a folder of map tiles, zoom/column/row.png (.jpg, .webp, .pbf)."""
-    from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
+    from backend_spark import tile_packs  # noqa: PLC0415 - pmtiles
 
-    form = packs.folder_format(source)
-    found = packs.folder_tiles(source, form, tms=tms)
-    count = packs.write_pack(out, form, packs.PackTexts(name, attribution), found)
+    form = tile_packs.folder_format(source)
+    found = tile_packs.folder_tiles(source, form, tms=tms)
+    count = tile_packs.write_pack(
+        out, form, tile_packs.PackTexts(name, attribution), found
+    )
     click.echo(f"{out}: {count} tiles ({form})")
 
 
@@ -59,13 +61,13 @@ def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) ->
 @usage_errors(FieldError)
 def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
     """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
-    from backend_spark.tile_packs import packs  # noqa: PLC0415 - pmtiles
-    from backend_spark.tile_packs import relief as shading  # noqa: PLC0415 - numpy
+    from backend_spark import relief as shading  # noqa: PLC0415 - numpy
+    from backend_spark import tile_packs  # noqa: PLC0415 - pmtiles
 
     heights, text = shading.open_elevation(source)
-    texts = packs.PackTexts("relief", attribution or text)
+    texts = tile_packs.PackTexts("relief", attribution or text)
     found = shading.relief_tiles(heights, min_zoom)
-    count = packs.write_pack(out, "webp", texts, found)
+    count = tile_packs.write_pack(out, "webp", texts, found)
     click.echo(f"{out}: {count} tiles (webp), up to zoom {heights.zoom}")
 
 
@@ -74,7 +76,7 @@ def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> N
 @usage_errors(FieldError)
 def check(pack: Path) -> None:
     """Check a pack as the console does, and show what it holds."""
-    from backend_spark.tile_packs.packs import open_pack  # noqa: PLC0415 - pmtiles
+    from backend_spark.tile_packs import open_pack  # noqa: PLC0415 - pmtiles
 
     info = open_pack(pack).info
     click.echo(f"format\t{info.format}")

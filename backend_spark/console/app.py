@@ -92,7 +92,7 @@ from backend_spark.scoring.holds import HoldLimits
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.store import tables_folder
-from backend_spark.tile_packs.packs import open_pack
+from backend_spark.tile_packs import open_pack
 from service_runtime.errors import FieldError, shortened
 from service_runtime.lifecycle import (
     EXIT_USAGE_DATA,

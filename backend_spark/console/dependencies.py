@@ -31,7 +31,7 @@ from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.bounded_answers import AnswerLimits
 from backend_spark.tables.store import Folder
-from backend_spark.tile_packs.packs import TilePack
+from backend_spark.tile_packs import TilePack
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from backend_spark.console.dependencies import Chief, ConsoleServices, Services,
 from backend_spark.console.http import json_response, read_bounded
 from backend_spark.console.overlays import MAX_FILE_BYTES, Overlay, overlay_view
 from backend_spark.exports.formats import GEOJSON
-from backend_spark.tile_packs.packs import (
+from backend_spark.tile_packs import (
     MAX_ZOOM,
     MEDIA_TYPES,
     TilePack,

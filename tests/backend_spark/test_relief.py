@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend_spark.tile_packs.packs import Tile
-from backend_spark.tile_packs.relief import PIXELS, Heights, Place, relief_tiles
+from backend_spark.relief import PIXELS, Heights, Place, relief_tiles
+from backend_spark.tile_packs import Tile
 from demo import scenario, terrain
 
 PLACE = (7134, 3284)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from backend_spark.cli import cli
-from backend_spark.tile_packs.packs import open_pack, tile_bounds
-from backend_spark.tile_packs.relief import Elevation, Heights, open_elevation
+from backend_spark.relief import Elevation, Heights, open_elevation
+from backend_spark.tile_packs import open_pack, tile_bounds
 from service_runtime.errors import FieldError
 
 PLACE = (14, 14270, 6570)

@@ -10,7 +10,7 @@ import pytest
 from pmtiles.tile import TileType
 from tile_pack_files import mbtiles, picture, pmtiles
 
-from backend_spark.tile_packs.packs import (
+from backend_spark.tile_packs import (
     MAX_TILE_BYTES,
     open_pack,
     safe_attribution,

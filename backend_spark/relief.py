@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from backend_spark.tile_packs.packs import Tile, tile_bounds, tile_files
+from backend_spark.tile_packs import Tile, tile_bounds, tile_files
 from service_runtime.errors import FieldError
 
 PIXELS: Final = 256
