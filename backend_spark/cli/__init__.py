@@ -47,7 +47,7 @@ COMMANDS: Final = {
         "Test the rules of the notifications, and show the delivery log.",
     ),
     "criteria": (
-        "backend_spark.cli.criteria:criteria",
+        "backend_spark.cli.check:criteria",
         "Check tables of criteria: files as published, or folders of them.",
     ),
     "evaluate": (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from backend_spark.cli.criteria import criteria as command
+from backend_spark.cli.check import criteria as command
 from backend_spark.criteria.tables import (
     CriteriaFile,
     CriteriaTable,
