@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -75,11 +76,11 @@ COMMANDS: Final = {
         "Answer a QUERY in SQL on the newest levels of several backends.",
     ),
     "judge": (
-        "backend_spark.cli.data:judge",
+        "backend_spark.cli.evaluate:judge",
         "Judge a table of readings as the pipeline does ('-' reads standard input).",
     ),
     "map-pack": (
-        "backend_spark.cli.map_pack:map_pack",
+        "backend_spark.cli.data:map_pack",
         "Make and check tile packs for the console's map; nothing is fetched.",
     ),
     "notify": (
@@ -141,6 +142,29 @@ answer_format_option = click.option(
     show_default=True,
     help="table: shortened above 1000 rows. csv and json: all rows.",
 )
+
+
+def parse_time_option(
+    _context: click.Context, option: click.Parameter, text: str | None
+) -> datetime | None:
+    """Callback of an option with a time.
+
+    Raises:
+        BadParameter: The text is no ISO time with a zone.
+    """
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise click.BadParameter(
+            "must be ISO 8601 with a zone, such as 2026-07-01T09:00+09:00, "
+            f"got {text!r}",
+            param=option,
+        )
+    return time
 
 
 @contextmanager

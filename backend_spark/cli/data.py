@@ -1,10 +1,9 @@
 """Commands that read and write data.
 
-``index``, ``judge``, ``export``, ``sql``, ``joint``, ``postgis``, ``forecast``,
-``analysis``, ``plot``, ``backup`` and ``restore``.
+``index``, ``export``, ``sql``, ``joint``, ``postgis``, ``forecast``, ``analysis``,
+``plot``, ``backup``, ``restore`` and ``map-pack``.
 """
 
-import gc
 import os
 import re
 import sys
@@ -15,49 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from backend_spark import rain_table
 from backend_spark.cli import (
     answer_format_option,
     config_option,
+    parse_time_option,
     usage_errors,
     writing,
 )
 from backend_spark.config import TABLES_FOLDER, BackendSettings, read_settings
 from backend_spark.errors import ExportError, PlotError, SqlError
+from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
-from service_runtime.settings import build_settings
-from spatial_mqtt.reading_table import read_table
 
 if TYPE_CHECKING:
     from backend_spark.analysed_rain.table import AnalysisImporter
 
 EXIT_NOT_CURRENT = 75
 """EX_TEMPFAIL of sysexits.h: a backend is stale, ahead, empty or unreachable."""
-
-
-def parse_time_option(
-    _context: click.Context, option: click.Parameter, text: str | None
-) -> datetime | None:
-    """Callback of an option with a time.
-
-    Raises:
-        BadParameter: The text is no ISO time with a zone.
-    """
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise click.BadParameter(
-            "must be ISO 8601 with a zone, such as 2026-07-01T09:00+09:00, "
-            f"got {text!r}",
-            param=option,
-        )
-    return time
 
 
 @click.command()
@@ -493,75 +468,80 @@ def postgis(
     click.echo(sync_postgis(copy))
 
 
-@click.command()
-@click.argument("readings_csv")
-@click.option(
-    "--config",
-    "config_path",
+@click.group("map-pack")
+def map_pack() -> None:
+    """Make and check tile packs for the console's map; nothing is fetched."""
+
+
+source_folder = click.argument("source", type=click.Path(path_type=Path))
+out_file = click.option(
+    "--out",
     type=click.Path(path_type=Path),
-    help="Settings file (TOML); by default all settings have their defaults.",
+    required=True,
+    help="Pack to write (MBTiles); an existing one is replaced.",
 )
-@click.option(
-    "--until",
-    callback=parse_time_option,
-    help="Let the clock run on until this time, so that silence is judged; by default "
-    "it stops at the last receipt.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--revisions", is_flag=True, help="Print rows that were revised, too.")
-@click.option("--skip-refused", is_flag=True, help="Leave out rows with mistakes.")
-@click.option(
-    "--every",
-    "every_s",
-    type=click.IntRange(1, 86_400),
-    default=600,
-    show_default=True,
-    help="Shortest time between two passes where something happens, in seconds.",
-)
-@click.option(
-    "--passes",
-    type=click.IntRange(1),
-    default=5000,
-    show_default=True,
-    help="Number of passes after which one covers up to six hours.",
-)
-def judge(  # noqa: PLR0913 - click gives each option by name
-    readings_csv: str,
-    *,
-    config_path: Path | None,
-    until: datetime | None,
-    as_json: bool,
-    revisions: bool,
-    skip_refused: bool,
-    every_s: int,
-    passes: int,
-) -> None:
-    """Judge a table of readings as the pipeline does ('-' reads standard input).
 
-    READINGS_CSV has columns time, node, sensor, quantity, value, unit, latitude and
-    longitude, and optionally received, flags and priority; its rows are in the order
-    of receipt.
-    """
-    settings = (
-        build_settings(BackendSettings, {"backend": {"data": "."}})
-        if config_path is None
-        else read_settings(config_path)
-    )
-    gc.disable()  # a third of the time, with millions of readings and no cycles
-    source = rain_table.read_rain_text(readings_csv)
-    table = read_table(source.name, source.text, skip_refused=skip_refused)
-    from backend_spark.judging import (  # noqa: PLC0415 - Arrow
-        format_lines,
-        judge_table,
-        to_json,
-    )
-    from backend_spark.memory_pipeline import Effort  # noqa: PLC0415 - Arrow
 
-    until_s = None if until is None else until.timestamp()
-    effort = Effort(every_s, passes)
-    judged = judge_table(source.name, table, settings, until_s=until_s, effort=effort)
-    if as_json:
-        click.echo(msgspec.json.encode(to_json(judged, with_revisions=revisions)))
-        return
-    for line in format_lines(judged, with_revisions=revisions):
-        click.echo(line)
+@map_pack.command("tiles")
+@source_folder
+@out_file
+@click.option(
+    "--attribution",
+    required=True,
+    help="As the source demands it, shown on the map; may hold links.",
+)
+@click.option("--name", default="base", show_default=True, help="Name of the pack.")
+@click.option("--tms", is_flag=True, help="Rows are counted from the south.")
+@usage_errors(FieldError)
+def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) -> None:
+    """Pack a folder of map tiles, zoom/column/row.png (.jpg, .webp, .pbf)."""
+    from backend_spark import tile_packs  # noqa: PLC0415 - pmtiles
+
+    form = tile_packs.folder_format(source)
+    found = tile_packs.folder_tiles(source, form, tms=tms)
+    count = tile_packs.write_pack(
+        out, form, tile_packs.PackTexts(name, attribution), found
+    )
+    click.echo(f"{out}: {count} tiles ({form})")
+
+
+@map_pack.command("relief")
+@source_folder
+@out_file
+@click.option(
+    "--attribution", help="Default: as the Geospatial Information Authority asks for."
+)
+@click.option(
+    "--min-zoom",
+    type=click.IntRange(0, 15),
+    default=8,
+    show_default=True,
+    help="Lowest zoom of the pack.",
+)
+@usage_errors(FieldError)
+def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
+    """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
+    from backend_spark import relief as shading  # noqa: PLC0415 - numpy
+    from backend_spark import tile_packs  # noqa: PLC0415 - pmtiles
+
+    heights, text = shading.open_elevation(source)
+    texts = tile_packs.PackTexts("relief", attribution or text)
+    found = shading.relief_tiles(heights, min_zoom)
+    count = tile_packs.write_pack(out, "webp", texts, found)
+    click.echo(f"{out}: {count} tiles (webp), up to zoom {heights.zoom}")
+
+
+@map_pack.command("check")
+@click.argument("pack", type=click.Path(path_type=Path))
+@usage_errors(FieldError)
+def check_pack(pack: Path) -> None:
+    """Check a pack as the console does, and show what it holds."""
+    from backend_spark.tile_packs import open_pack  # noqa: PLC0415 - pmtiles
+
+    info = open_pack(pack).info
+    click.echo(f"format\t{info.format}")
+    click.echo(f"zooms\t{info.min_zoom} to {info.max_zoom}")
+    click.echo(f"bounds\t{', '.join(f'{side:g}' for side in info.bounds)}")
+    click.echo(f"attribution\t{info.attribution or '-'}")
+    for layer in info.layers:
+        click.echo(f"layer\t{layer}")
