@@ -17,7 +17,7 @@ from demo import report, scenario
 from demo.console import NAME
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
-from edge_agent.simulator.rain import RainFileError, find_wettest_window, read_rain_csv
+from edge_agent.simulator.slope import RainFileError, find_wettest_window, read_rain_csv
 
 DRAIN_S = 120.0
 RECORD_HOURS = 72.0

@@ -205,7 +205,7 @@ def open_hardware(node: NodeSettings) -> HardwareBackend:
 def _simulated_hardware(node: NodeSettings) -> HardwareBackend:
     # A node with real pins never imports the simulator.
     from edge_agent.simulator import board as simulator  # noqa: PLC0415
-    from edge_agent.simulator.rain import RainFileError  # noqa: PLC0415
+    from edge_agent.simulator.slope import RainFileError  # noqa: PLC0415
 
     simulation, clock = node.settings.simulation, make_node_clock(node)
     if simulation is None:

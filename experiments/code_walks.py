@@ -41,8 +41,7 @@ from edge_agent.sampler import NodeIdentity, Sampler
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.rain import make_storm
-from edge_agent.simulator.slope import Slope, SlopeSite
+from edge_agent.simulator.slope import Slope, SlopeSite, make_storm
 from edge_agent.triage.engine import Triage
 from edge_agent.uplink.in_flight import CustodyMode
 from edge_agent.uplink.rate_limit import RateLimiter

@@ -13,8 +13,14 @@ from edge_agent.sensors.base import SensorConfig
 from edge_agent.simulator.buses import SimulatedBuses, SlopePinFactory
 from edge_agent.simulator.parts import find_part_connector
 from edge_agent.simulator.parts.base import Fault, SimulatedBench, SimulatedPart
-from edge_agent.simulator.rain import SimulatedRain, make_storm, read_rain_csv
-from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState
+from edge_agent.simulator.slope import (
+    SimulatedRain,
+    Slope,
+    SlopeSite,
+    SlopeState,
+    make_storm,
+    read_rain_csv,
+)
 from service_runtime.watchdog import Heartbeat
 
 

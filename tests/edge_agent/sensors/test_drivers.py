@@ -11,8 +11,7 @@ from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
-from edge_agent.simulator.rain import SimulatedRain, make_storm
-from edge_agent.simulator.slope import Slope, SlopeSite
+from edge_agent.simulator.slope import SimulatedRain, Slope, SlopeSite, make_storm
 
 START_S = 1_700_000_000.0
 TABLES = (

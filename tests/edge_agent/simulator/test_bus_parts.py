@@ -7,8 +7,7 @@ from edge_agent.sensors.errors import SensorError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
-from edge_agent.simulator.rain import make_storm
-from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState
+from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState, make_storm
 
 START_S = 1_700_000_000.0
 USB0, USB1 = "/dev/ttyUSB0", "/dev/ttyUSB1"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measurements import seattle
 
-from edge_agent.simulator.rain import (
+from edge_agent.simulator.slope import (
     RainFileError,
     SimulatedRain,
     find_wettest_window,

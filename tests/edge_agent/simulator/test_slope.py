@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.simulator.rain import make_storm
-from edge_agent.simulator.slope import DRY_VWC, WET_VWC, Slope, SlopeSite
+from edge_agent.simulator.slope import DRY_VWC, WET_VWC, Slope, SlopeSite, make_storm
 
 START_S = 1_700_000_000.0
 HOUR_S = 3600.0
