@@ -1,18 +1,29 @@
-"""Simulated board of a node: connects the parts of its sensors to one slope."""
+"""Simulated board of a node: connects the parts of its sensors to one slope.
+
+A package that adds a kind of sensor may add its part with an entry point in the
+group ``yamamori.parts``: its name is the kind, and it loads to a `ConnectPart`.
+"""
 
 import math
 import random
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from edge_agent.clock import Clock, SimulatedClock
 from edge_agent.config import SimulationSection, parse_time
 from edge_agent.sensors.base import SensorConfig
-from edge_agent.simulator.buses import SimulatedBuses, SlopePinFactory
-from edge_agent.simulator.parts import find_part_connector
-from edge_agent.simulator.parts.base import Fault, SimulatedBench, SimulatedPart
+from edge_agent.simulator import analog_parts, digital_parts, pin_and_file_parts
+from edge_agent.simulator.buses import (
+    ConnectPart,
+    Fault,
+    SimulatedBench,
+    SimulatedBuses,
+    SimulatedPart,
+    SlopePinFactory,
+)
 from edge_agent.simulator.slope import (
     SimulatedRain,
     Slope,
@@ -22,6 +33,24 @@ from edge_agent.simulator.slope import (
     read_rain_csv,
 )
 from service_runtime.watchdog import Heartbeat
+
+PART_ENTRY_POINTS = "yamamori.parts"
+
+PARTS: Mapping[str, ConnectPart] = {
+    **analog_parts.PARTS,
+    **digital_parts.PARTS,
+    **pin_and_file_parts.PARTS,
+}
+
+
+def find_part_connector(kind: str) -> ConnectPart | None:
+    """What makes the part of a kind; None for a kind that has none."""
+    if kind in PARTS:
+        return PARTS[kind]
+    for point in entry_points(group=PART_ENTRY_POINTS, name=kind):
+        connect: ConnectPart = point.load()
+        return connect
+    return None
 
 
 class Board:

@@ -1,7 +1,7 @@
-"""Simulated slope: rain, tanks filled by it, pore pressure, creep, tilt, stream and air.
+"""Simulated slope: rain, tanks, pore pressure, creep, tilt, stream and air.
 
-The rain is generated or from a CSV file, with depths in equal steps. All other values
-are pure functions of the rain and the time, without a clock or chance,
+The rain fills the tanks; it is generated or from a CSV file, in equal steps. All other
+values are pure functions of the rain and the time, without a clock or chance,
 so a restarted simulation continues where the slope is by then. Sizes are those of a
 first-order gully with a catchment of half a square kilometre, 500 m above the sea.
 

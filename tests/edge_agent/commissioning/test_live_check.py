@@ -21,7 +21,7 @@ from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.sensors.sdi12 import Sdi12Settings
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from service_runtime.settings import describe_settings
 from spatial_mqtt.senml import Reading
 

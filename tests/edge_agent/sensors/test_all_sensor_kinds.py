@@ -15,9 +15,8 @@ from edge_agent.cli import cli
 from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
 from edge_agent.sensors.errors import MAX_ANSWER_CHARS, SensorError
 from edge_agent.sensors.registry import SENSOR_KINDS, open_sensors, parse_sensors
-from edge_agent.simulator.board import Board
-from edge_agent.simulator.parts import PARTS
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.board import PARTS, Board
+from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import Slope, SlopeSite
 from spatial_mqtt.senml import Reading
 

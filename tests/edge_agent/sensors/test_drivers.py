@@ -10,7 +10,7 @@ from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import SimulatedRain, Slope, SlopeSite, make_storm
 
 START_S = 1_700_000_000.0

@@ -5,7 +5,7 @@ from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from service_runtime.settings import SettingsError
 
 SOIL = {

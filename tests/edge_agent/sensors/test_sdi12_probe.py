@@ -11,7 +11,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_sdi12_address
 from edge_agent.simulator.buses import SimulatedBuses
-from edge_agent.simulator.parts.digital import Sdi12Sensor
+from edge_agent.simulator.digital_parts import Sdi12Sensor
 from service_runtime.errors import FieldError
 
 PORT = "/dev/ttyUSB1"

@@ -9,7 +9,7 @@ from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.sensors.tilt import decode_adxl345
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import SlopeSite
 
 MAX_SIGMA_DEG = 0.0029  # largest noise for 0.01 deg/h

@@ -12,7 +12,7 @@ from edge_agent.sensors.trip_wire import (
     classify_ratio,
     decode_loop_ohm,
 )
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import SlopeSite
 from service_runtime.settings import SettingsError
 

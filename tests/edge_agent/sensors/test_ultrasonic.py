@@ -5,7 +5,7 @@ from edge_agent.sensors.base import Hardware, RetryingSensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.sensors.ultrasonic import decode_distance, speed_of_sound
-from edge_agent.simulator.parts.base import Fault
+from edge_agent.simulator.buses import Fault
 from service_runtime.settings import SettingsError
 
 TABLE = {

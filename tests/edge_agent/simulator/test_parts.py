@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from slope_bench import START_S, opened
 
-from edge_agent.simulator.parts import find_part_connector
+from edge_agent.simulator.board import find_part_connector
 
 MODULE = """
 class Part:

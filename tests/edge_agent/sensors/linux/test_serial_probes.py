@@ -10,7 +10,7 @@ from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.linux import LinuxBuses
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
-from edge_agent.simulator.parts.digital import ModbusSlave, Sdi12Sensor
+from edge_agent.simulator.digital_parts import ModbusSlave, Sdi12Sensor
 
 pytest.importorskip("serial")
 

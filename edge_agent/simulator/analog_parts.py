@@ -17,8 +17,7 @@ from edge_agent.sensors.analog import (
 )
 from edge_agent.sensors.mcp3x08 import AdcSettings
 from edge_agent.sensors.trip_wire import TripWireEolSettings
-from edge_agent.simulator.chips import Ads1115Chip, Mcp3x08Chip
-from edge_agent.simulator.parts.base import (
+from edge_agent.simulator.buses import (
     BreakablePart,
     ConnectPart,
     Fault,
@@ -26,7 +25,8 @@ from edge_agent.simulator.parts.base import (
     expected_reading,
     unscale,
 )
-from edge_agent.simulator.parts.digital import I2cPart
+from edge_agent.simulator.chips import Ads1115Chip, Mcp3x08Chip
+from edge_agent.simulator.digital_parts import I2cPart
 from edge_agent.simulator.slope import SlopeState
 
 _MCP3X08_NOISE_V = 0.001

@@ -22,6 +22,14 @@ from edge_agent.sensors.modbus import (
 from edge_agent.sensors.murata import MurataSettings
 from edge_agent.sensors.sdi12 import Sdi12Settings, sdi12_crc
 from edge_agent.sensors.tilt import Lis3dhSettings, TiltSettings
+from edge_agent.simulator.buses import (
+    BreakablePart,
+    ConnectPart,
+    Fault,
+    SimulatedBench,
+    expected_reading,
+    unscale,
+)
 from edge_agent.simulator.chips import (
     AccelerometerChip,
     Adxl345Chip,
@@ -30,14 +38,6 @@ from edge_agent.simulator.chips import (
     FailingChip,
     Lis3dhChip,
     MurataChip,
-)
-from edge_agent.simulator.parts.base import (
-    BreakablePart,
-    ConnectPart,
-    Fault,
-    SimulatedBench,
-    expected_reading,
-    unscale,
 )
 from edge_agent.simulator.slope import SlopeState
 
