@@ -15,8 +15,7 @@ from typing import Any
 
 from gpiozero import DigitalOutputDevice
 
-from edge_agent.sensors.base import SensorConfig, check_sensor_name
-from edge_agent.sensors.errors import pin_error_types
+from edge_agent.sensors.base import SensorConfig, check_sensor_name, pin_error_types
 from edge_agent.sensors.registry import find_user
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key

@@ -9,8 +9,7 @@ from edge_agent.clock import SET_CLOCK_STATE, Clock
 from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
 from edge_agent.sensor_reader import SensorReader, health_name
-from edge_agent.sensors.base import Sensor
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.base import Health, Sensor
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
 from slope_science.findings import LOWEST

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from edge_agent.sensors.base import Sensor
-from edge_agent.sensors.errors import (
+from edge_agent.sensors.base import (
     Health,
+    Sensor,
     SensorBusError,
     SensorError,
     SensorTimeoutError,

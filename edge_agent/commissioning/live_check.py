@@ -16,8 +16,7 @@ from edge_agent.commissioning.sensor_check import (
     make_sensor_check,
 )
 from edge_agent.sensor_reader import PlausibleRange, ReadPolicy, SensorReader
-from edge_agent.sensors.base import Sensor, SensorConfig
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.base import Health, Sensor, SensorConfig
 
 CHANGE_SHARE = 0.01
 """Share of the range that counts as a change: a hand moves more, noise less."""

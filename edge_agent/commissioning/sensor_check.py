@@ -12,8 +12,7 @@ from typing import Any
 from edge_agent import quantities
 from edge_agent.commissioning.link_check import LinkReport
 from edge_agent.sensor_reader import SensorReader, health_name
-from edge_agent.sensors.base import Sensor, SensorConfig
-from edge_agent.sensors.errors import Health, SensorError
+from edge_agent.sensors.base import Health, Sensor, SensorConfig, SensorError
 from slope_science.evidence.samples import TILT_AXES
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading, Value

@@ -15,8 +15,14 @@ from edge_agent.sensors.analog import (
     decode_loop_ma,
     fraction_of_span,
 )
-from edge_agent.sensors.base import BaseSensor, Hardware
-from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    Health,
+    I2cChip,
+    I2cSettings,
+    SensorRangeError,
+)
 from edge_agent.sensors.generic_probe import (
     ProbeSettings,
     ScaledSettings,
@@ -24,7 +30,6 @@ from edge_agent.sensors.generic_probe import (
     make_reading,
     round_significant,
 )
-from edge_agent.sensors.i2c import I2cChip, I2cSettings
 from edge_agent.sensors.mcp3x08 import MAX_NOISE_V, estimate_noise
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key

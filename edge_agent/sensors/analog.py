@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from edge_agent.sensors.base import BaseSensor, Hardware
-from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.base import BaseSensor, Hardware, Health, SensorRangeError
 from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key

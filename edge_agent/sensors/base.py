@@ -1,21 +1,175 @@
-"""Base types of all drivers: settings, the protocol `Sensor`, and lazy re-opening."""
+"""Base of all drivers: settings, protocol `Sensor`, errors, re-opening, chips on I2C.
+
+Each error names the sensor, the reason and a remedy.
+"""
 
 import errno
+import importlib
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
+from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
-from edge_agent.sensors.buses import Buses, EdgeLines, NoBuses
-from edge_agent.sensors.errors import SensorError, SensorOpenError, pin_error_types
+from gpiozero.exc import GPIOZeroError
+
+from edge_agent.sensors.buses import Buses, EdgeLines, I2cBus, NoBuses
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+_SILENT = {
+    errno.EIO: "does not answer",
+    errno.EREMOTEIO: "does not answer",
+    errno.ENXIO: "does not answer",
+    errno.ETIMEDOUT: "holds the bus too long",
+    errno.EBUSY: "is held by a driver of the kernel",
+    errno.EACCES: "may not be used by this user",
+    errno.ENOENT: "is not there",
+}
+
+
+class Health(StrEnum):
+    """Health of a sensor; the values are the terms of the installer's guide."""
+
+    OK = "ok"
+    DOUBTFUL = "doubtful"
+    NOT_OPENED = "not opened"
+    NO_ANSWER = "no answer"
+    HANGS = "hangs"
+    WRONG_CHIP = "wrong chip"
+    NOT_CONVERTED = "not converted"
+    DISCONNECTED = "disconnected"
+    SHORTED = "shorted"
+    STUCK = "stuck"
+    FLAPS = "flaps"
+    LOOP_BROKEN = "loop broken"
+    LOOP_FAULT = "loop fault"
+    SATURATED = "saturated"
+    NOISY = "noisy"
+    IMPLAUSIBLE = "implausible"
+
+
+class SensorError(Exception):
+    """A sensor gave no reading; the other sensors continue.
+
+    Attributes:
+        sensor: Its name in the settings.
+        reason: What happened.
+        remedy: What a person on site can do.
+        health: The category; by default that of the class.
+        readings: What is sent nevertheless, such as that rain is missing.
+        answer: What a probe answered, to be shown after the reason; it may differ at
+            each reading of the same fault.
+    """
+
+    default_health: ClassVar[Health] = Health.NO_ANSWER
+
+    def __init__(
+        self,
+        sensor: str,
+        reason: str,
+        remedy: str,
+        health: Health | None = None,
+        readings: Sequence[Reading] = (),
+        *,
+        answer: str = "",
+    ) -> None:
+        self.sensor = sensor
+        self.reason = reason
+        self.remedy = remedy
+        self.health = health or self.default_health
+        self.readings = readings
+        super().__init__(f"sensor {sensor} {reason}{answer}; {remedy}")
+
+    @property
+    def fault(self) -> tuple[str, str, str]:
+        """What is equal at each reading of the same fault."""
+        return self.health, self.reason, self.remedy
+
+
+class SensorOpenError(SensorError, OSError):
+    """The sensor cannot be opened: its pin or bus is taken, missing or forbidden."""
+
+    default_health = Health.NOT_OPENED
+
+
+class SensorBusError(SensorError, ConnectionError):
+    """The sensor's chip does not answer, or is another chip."""
+
+
+MAX_ANSWER_CHARS = 60
+"""Shown part of a wrong answer, with what is wrong with it. Noise may be long, and some
+links are paid by the byte."""
+
+
+class DamagedAnswerError(ValueError):
+    """An answer on a serial line is not that of the probe.
+
+    Args:
+        problem: What is wrong with it, and the answer as text; it is cut.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem[:MAX_ANSWER_CHARS])
+
+
+class SensorRangeError(SensorError, ValueError):
+    """The value is impossible: the sensor is broken or disconnected."""
+
+    default_health = Health.IMPLAUSIBLE
+
+
+class SensorTimeoutError(SensorError, TimeoutError):
+    """A read of the sensor does not return."""
+
+    default_health = Health.HANGS
+
+
+def health_of_identity(identity: int) -> Health:
+    """Health for a wrong identity byte; an undriven bus reads 00 or FF."""
+    return Health.NO_ANSWER if identity in {0x00, 0xFF} else Health.WRONG_CHIP
+
+
+def pin_error_types() -> tuple[type[Exception], ...]:
+    """Exceptions of the pin libraries; lgpio's only if lgpio is loaded."""
+    lgpio = sys.modules.get("lgpio")
+    return (GPIOZeroError, OSError) + ((lgpio.error,) if lgpio else ())
+
+
+class MissingPackageError(OSError):
+    """A bus needs a package that is not installed.
+
+    Attributes:
+        package: Its name on the package index.
+    """
+
+    def __init__(self, bus: str, package: str) -> None:
+        self.package = package
+        super().__init__(
+            f"{bus} needs the package {package}; "
+            "install it with pip install 'yamamori[edge]'"
+        )
+
+
+def import_library(bus: str, module: str, package: str) -> ModuleType:
+    """Import the library of a bus, on first use.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(bus, package) from error
 
 
 def check_sensor_name(name: str) -> str:
@@ -307,3 +461,83 @@ class SlowSensorSettings(SensorSettings):
     interval_s: float = key(
         KeyRule("Time between readings.", unit="s", low=1, high=3600), 300.0
     )
+
+
+@contextmanager
+def bus_errors_as_sensor_errors(sensor: str, place: str, remedy: str) -> Iterator[None]:
+    """Convert an `OSError` of a bus to a `SensorBusError` with the place.
+
+    Args:
+        sensor: Name of the sensor.
+        place: Bus and address, such as ``I2C1 0x48``.
+        remedy: What a person on site can do.
+    """
+    try:
+        yield
+    except SensorError:
+        raise
+    except OSError as error:
+        what = _SILENT.get(error.errno or 0, "failed")
+        raise SensorBusError(sensor, f"{place} {what}: {error}", remedy) from error
+
+
+_I2C_REMEDY = "check power, the wiring of SDA and SCL, the address, and that I2C is on"
+
+
+@dataclass(frozen=True)
+class I2cSettings(SensorSettings):
+    """Keys of every chip on I2C; its kind bounds ``address``."""
+
+    bus: int = key(KeyRule("Number of the I2C bus.", low=0, high=22), 1)
+
+    @property
+    def place(self) -> str:
+        """``I2C1 0x48``, as in claims and messages."""
+        return f"I2C{self.bus} 0x{self.address:02X}"  # type: ignore[attr-defined]
+
+
+class I2cChip:
+    """Registers of one chip, with errors that name its sensor.
+
+    Args:
+        sensor: Name of the sensor.
+        place: ``I2C1 0x48``.
+        bus: The bus.
+        address: Its address there.
+    """
+
+    def __init__(self, sensor: str, place: str, bus: I2cBus, address: int) -> None:
+        self._sensor = sensor
+        self._place = place
+        self._bus = bus
+        self._address = address
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Block the other sensors of the bus."""
+        with self._bus.exclusive():
+            yield
+
+    def read_registers(self, register: int, count: int) -> bytes:
+        """Read registers.
+
+        Raises:
+            SensorBusError: The chip does not answer.
+        """
+        with bus_errors_as_sensor_errors(self._sensor, self._place, _I2C_REMEDY):
+            return self._bus.read(self._address, register, count)
+
+    def write_registers(self, register: int, *values: int) -> None:
+        """Write registers.
+
+        Raises:
+            SensorBusError: The chip does not answer.
+        """
+        with bus_errors_as_sensor_errors(self._sensor, self._place, _I2C_REMEDY):
+            self._bus.write(self._address, register, bytes(values))
+
+    def make_error(self, reason: str, health: Health | None = None) -> SensorBusError:
+        """Make the error for an unexpected answer of the chip."""
+        return SensorBusError(
+            self._sensor, f"{self._place} {reason}", _I2C_REMEDY, health
+        )

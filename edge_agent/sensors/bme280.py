@@ -11,14 +11,17 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
-from edge_agent.sensors.errors import (
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
     Health,
+    I2cChip,
+    I2cSettings,
     SensorBusError,
     SensorRangeError,
+    SlowSensorSettings,
     health_of_identity,
 )
-from edge_agent.sensors.i2c import I2cChip, I2cSettings
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 

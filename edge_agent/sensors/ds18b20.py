@@ -9,9 +9,15 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
-from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
-from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    SlowSensorSettings,
+    bus_errors_as_sensor_errors,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

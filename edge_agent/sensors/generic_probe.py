@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from edge_agent import quantities
-from edge_agent.sensors.base import SensorSettings
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import SensorRangeError, SensorSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

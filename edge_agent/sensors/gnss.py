@@ -14,9 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
-from edge_agent.sensors.errors import Health, SensorBusError
-from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    Health,
+    SensorBusError,
+    SlowSensorSettings,
+    bus_errors_as_sensor_errors,
+)
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.senml import Reading

@@ -30,6 +30,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from edge_agent.sensors.base import import_library
 from edge_agent.sensors.buses import (
     EDGE_EVENT,
     EdgeEvent,
@@ -37,7 +38,6 @@ from edge_agent.sensors.buses import (
     check_same_settings,
     decode_edge_events,
 )
-from edge_agent.sensors.errors import import_library
 from service_runtime.systemd import SystemdNotifier, read_inherited_fds
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    SensorBusError,
+    SlowSensorSettings,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

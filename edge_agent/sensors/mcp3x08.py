@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 from gpiozero import MCP3008, MCP3208
 
-from edge_agent.sensors.base import Hardware, SensorSettings
-from edge_agent.sensors.errors import (
+from edge_agent.sensors.base import (
+    Hardware,
     Health,
     SensorBusError,
     SensorRangeError,
+    SensorSettings,
     pin_error_types,
 )
 from service_runtime.settings import KeyRule, key

@@ -22,8 +22,7 @@ from typing import ClassVar
 
 from gpiozero import SPIDevice
 
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import Health, SensorBusError, health_of_identity
+from edge_agent.sensors.base import Hardware, Health, SensorBusError, health_of_identity
 from edge_agent.sensors.tilt import Axes, TiltSensor, TiltSettings, make_chip_error
 from service_runtime.settings import KeyRule, key
 

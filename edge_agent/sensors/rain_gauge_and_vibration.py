@@ -24,17 +24,15 @@ from gpiozero import DigitalInputDevice
 from edge_agent.sensors.base import (
     BaseSensor,
     Hardware,
-    SensorConfig,
-    SensorSettings,
-    notify_safely,
-)
-from edge_agent.sensors.buses import EdgeLine
-from edge_agent.sensors.errors import (
     Health,
     SensorBusError,
+    SensorConfig,
     SensorRangeError,
+    SensorSettings,
+    notify_safely,
     pin_error_types,
 )
+from edge_agent.sensors.buses import EdgeLine
 from service_runtime.settings import KeyRule, key
 from slope_science.quality import FLAG_LABEL, RAIN_MM, Flag
 from spatial_mqtt.senml import Reading

@@ -10,11 +10,15 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from edge_agent.sensors.base import BaseSensor, Hardware
+from edge_agent.sensors.base import (
+    BaseSensor,
+    DamagedAnswerError,
+    Hardware,
+    SensorBusError,
+    bus_errors_as_sensor_errors,
+)
 from edge_agent.sensors.buses import SerialLine, SerialSettings
-from edge_agent.sensors.errors import DamagedAnswerError, SensorBusError
 from edge_agent.sensors.generic_probe import CountedTotal, CountingProbeSettings
-from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

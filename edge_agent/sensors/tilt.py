@@ -24,15 +24,18 @@ from typing import ClassVar, Literal, Protocol
 
 from gpiozero import SPIDevice
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings
-from edge_agent.sensors.errors import (
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
     Health,
+    I2cChip,
+    I2cSettings,
     SensorBusError,
     SensorRangeError,
+    SensorSettings,
     health_of_identity,
     pin_error_types,
 )
-from edge_agent.sensors.i2c import I2cChip, I2cSettings
 from edge_agent.sensors.mcp3x08 import (
     MEAN_EFFICIENCY,
     interquartile_mean,

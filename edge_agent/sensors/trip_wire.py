@@ -22,8 +22,15 @@ from typing import ClassVar
 
 from gpiozero import DigitalInputDevice
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings, notify_safely
-from edge_agent.sensors.errors import Health, SensorError, SensorRangeError
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    Health,
+    SensorError,
+    SensorRangeError,
+    SensorSettings,
+    notify_safely,
+)
 from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key

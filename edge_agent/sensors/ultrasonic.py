@@ -19,8 +19,14 @@ from typing import ClassVar
 
 from gpiozero import InputDevice, OutputDevice
 
-from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_error_types
+from edge_agent.sensors.base import (
+    BaseSensor,
+    Hardware,
+    SensorBusError,
+    SensorRangeError,
+    SensorSettings,
+    pin_error_types,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

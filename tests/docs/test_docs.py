@@ -22,7 +22,7 @@ from edge_agent.commissioning.fleet import (
     parse_fleet_lines,
 )
 from edge_agent.config import parse_node_settings
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.base import Health
 from edge_agent.sensors.registry import SENSOR_KINDS
 from edge_agent.triage.settings import TriageSection
 from gateway_daemon.config import (

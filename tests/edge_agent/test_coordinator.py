@@ -19,7 +19,7 @@ from edge_agent.config import parse_node_settings
 from edge_agent.coordinator import Coordinator
 from edge_agent.queue.base import QueueFileError
 from edge_agent.sampler import REPORT_PRIORITY
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.base import SensorBusError
 from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import drill_topic

@@ -17,7 +17,7 @@ from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
-from edge_agent.sensors.errors import SensorBusError, SensorError
+from edge_agent.sensors.base import SensorBusError, SensorError
 from edge_agent.status import HealthReporter, HealthSnapshot
 from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection

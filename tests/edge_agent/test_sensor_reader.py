@@ -16,7 +16,7 @@ from edge_agent.sensor_reader import (
     ReadPolicy,
     SensorReader,
 )
-from edge_agent.sensors.errors import SensorBusError, SensorError, SensorRangeError
+from edge_agent.sensors.base import SensorBusError, SensorError, SensorRangeError
 from spatial_mqtt.senml import Reading
 
 

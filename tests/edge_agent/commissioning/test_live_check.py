@@ -16,8 +16,7 @@ from edge_agent.commissioning.live_check import (
 )
 from edge_agent.commissioning.sensor_check import SensorCheck
 from edge_agent.sensor_reader import DEADLINE_S
-from edge_agent.sensors.base import BaseSensor
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.base import BaseSensor, Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.sensors.sdi12 import Sdi12Settings
 from edge_agent.simulator.board import Board

@@ -15,7 +15,7 @@ from edge_agent.commissioning.sensor_check import (
 )
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.analog import diagnose_loop
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.base import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import SlopeSite

@@ -4,8 +4,7 @@ import pytest
 
 from edge_agent.sensors.ads1115 import Ads1115Current, Ads1115CurrentSettings
 from edge_agent.sensors.analog import decode_current
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import Hardware, SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips import Ads1115Chip
 from service_runtime.errors import FieldError

@@ -4,8 +4,7 @@ import threading
 import pytest
 
 from edge_agent.sensors.ads1115 import Ads1115Voltage, Ads1115VoltageSettings
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import Hardware, SensorBusError, SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips import Ads1115Chip
 from spatial_mqtt.senml import Reading

@@ -12,8 +12,14 @@ from click.testing import CliRunner
 from slope_bench import START_S, opened, quiet
 
 from edge_agent.cli import cli
-from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
-from edge_agent.sensors.errors import MAX_ANSWER_CHARS, SensorError
+from edge_agent.sensors.base import (
+    MAX_ANSWER_CHARS,
+    Hardware,
+    RetryingSensor,
+    Sensor,
+    SensorConfig,
+    SensorError,
+)
 from edge_agent.sensors.registry import SENSOR_KINDS, open_sensors, parse_sensors
 from edge_agent.simulator.board import PARTS, Board
 from edge_agent.simulator.buses import Fault

@@ -2,9 +2,8 @@ import random
 
 import pytest
 
-from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.base import Hardware, SensorBusError, SensorRangeError
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips import Bme280Chip
 

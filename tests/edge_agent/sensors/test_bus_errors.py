@@ -3,8 +3,11 @@ import os
 
 import pytest
 
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
+from edge_agent.sensors.base import (
+    SensorBusError,
+    SensorRangeError,
+    bus_errors_as_sensor_errors,
+)
 
 
 @pytest.mark.parametrize(

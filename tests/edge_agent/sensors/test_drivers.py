@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import (
+    Hardware,
+    RetryingSensor,
+    Sensor,
+    SensorBusError,
+    SensorRangeError,
+)
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.buses import Fault

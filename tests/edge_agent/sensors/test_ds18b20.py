@@ -1,9 +1,8 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.base import Hardware, Health, SensorBusError, SensorRangeError
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings, check_rom, decode
-from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
 from edge_agent.simulator.buses import Fault, SimulatedBuses
 from service_runtime.errors import FieldError
 

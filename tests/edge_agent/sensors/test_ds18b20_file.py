@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.sensors.base import Health
 from edge_agent.sensors.ds18b20 import NoTemperatureError, OneWireAnswerError, decode
-from edge_agent.sensors.errors import Health
 
 SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c YES
 50 05 4b 46 7f ff 0c 10 1c t={milli}

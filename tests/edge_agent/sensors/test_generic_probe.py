@@ -5,7 +5,7 @@ import pytest
 from triage_readings import START_S
 
 from edge_agent.commissioning.sensor_check import ReadingView
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import SensorRangeError
 from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, make_reading
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.triage import Triage

@@ -3,8 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.base import Hardware, SensorBusError
 from edge_agent.sensors.gnss import Gnss, GnssSettings
 from edge_agent.simulator.buses import SimulatedBuses
 

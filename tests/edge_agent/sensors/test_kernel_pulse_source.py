@@ -1,8 +1,7 @@
 import pytest
 
-from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.base import Hardware, SensorRangeError
 from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent, decode_edge_events
-from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.rain_gauge_and_vibration import (
     KernelPulseSource,
     RainGauge,

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.base import Hardware, SensorBusError
 from edge_agent.sensors.linux import LinuxBuses
 from edge_agent.sensors.machine import (
     MachineHealth,

@@ -5,8 +5,7 @@ from triage_readings import RAIN as TRIAGE_RAIN
 from triage_readings import START_S
 
 from edge_agent.sensor_reader import SensorReader
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import Hardware, SensorBusError, SensorRangeError
 from edge_agent.sensors.generic_probe import CountedTotal
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from slope_bench import START_S, downpour, opened, values
 
 from edge_agent.sensors.analog import decode_current, diagnose_loop, fraction_of_span
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.buses import Fault
 from service_runtime.settings import SettingsError

@@ -3,8 +3,7 @@ from slope_bench import START_S, downpour, opened, values
 from triage_readings import RAIN
 
 from edge_agent.sensor_reader import SensorReader
-from edge_agent.sensors.base import Sensor
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import Sensor, SensorRangeError
 from edge_agent.sensors.rain_gauge_and_vibration import RainGauge
 from edge_agent.simulator.buses import Fault
 from edge_agent.triage import Triage

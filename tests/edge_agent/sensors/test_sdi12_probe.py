@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edge_agent.sensor_reader import SensorReader
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import Hardware, SensorBusError, SensorRangeError
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_sdi12_address
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.digital_parts import Sdi12Sensor

@@ -4,8 +4,15 @@ import statistics
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
-from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
+from edge_agent.sensors.base import (
+    Hardware,
+    Health,
+    RetryingSensor,
+    Sensor,
+    SensorBusError,
+    SensorConfig,
+    SensorRangeError,
+)
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.sensors.tilt import decode_adxl345
 from edge_agent.simulator.board import Board

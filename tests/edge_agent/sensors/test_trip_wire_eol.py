@@ -3,7 +3,7 @@ import threading
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.sensors.trip_wire import (
     ChangePoller,

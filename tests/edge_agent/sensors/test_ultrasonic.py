@@ -1,8 +1,12 @@
 import pytest
 from slope_bench import START_S, downpour, opened, values
 
-from edge_agent.sensors.base import Hardware, RetryingSensor
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.base import (
+    Hardware,
+    RetryingSensor,
+    SensorBusError,
+    SensorRangeError,
+)
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.sensors.ultrasonic import decode_distance, speed_of_sound
 from edge_agent.simulator.buses import Fault

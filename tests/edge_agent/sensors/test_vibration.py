@@ -1,7 +1,7 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.base import SensorRangeError
 from edge_agent.simulator.buses import Fault
 from edge_agent.simulator.slope import SlopeSite
 

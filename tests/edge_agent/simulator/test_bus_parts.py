@@ -2,8 +2,7 @@ import random
 
 import pytest
 
-from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
-from edge_agent.sensors.errors import SensorError
+from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.buses import Fault

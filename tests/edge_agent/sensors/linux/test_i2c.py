@@ -1,6 +1,6 @@
 import pytest
 
-from edge_agent.sensors.errors import MissingPackageError, import_library
+from edge_agent.sensors.base import MissingPackageError, import_library
 from edge_agent.sensors.linux import LinuxBuses
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.base import Hardware, SensorBusError
 from edge_agent.sensors.linux import LinuxBuses
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
