@@ -11,8 +11,10 @@ from typing import Generic, TypeVar
 from edge_agent.sensors.analog import (
     MAX_DRIVE_MA,
     MAX_MEASURED_MA,
+    MAX_NOISE_V,
     MIN_MEASURED_MA,
     decode_loop_ma,
+    estimate_noise,
     fraction_of_span,
 )
 from edge_agent.sensors.base import (
@@ -30,7 +32,6 @@ from edge_agent.sensors.generic_probe import (
     make_reading,
     round_significant,
 )
-from edge_agent.sensors.mcp3x08 import MAX_NOISE_V, estimate_noise
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

@@ -24,6 +24,11 @@ from typing import ClassVar, Literal, Protocol
 
 from gpiozero import SPIDevice
 
+from edge_agent.sensors.analog import (
+    MEAN_EFFICIENCY,
+    interquartile_mean,
+    standard_error,
+)
 from edge_agent.sensors.base import (
     BaseSensor,
     Hardware,
@@ -35,11 +40,6 @@ from edge_agent.sensors.base import (
     SensorSettings,
     health_of_identity,
     pin_error_types,
-)
-from edge_agent.sensors.mcp3x08 import (
-    MEAN_EFFICIENCY,
-    interquartile_mean,
-    standard_error,
 )
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from gpiozero import DigitalInputDevice
 
+from edge_agent.sensors.analog import AdcChannel, AdcSettings
 from edge_agent.sensors.base import (
     BaseSensor,
     Hardware,
@@ -31,7 +32,6 @@ from edge_agent.sensors.base import (
     SensorSettings,
     notify_safely,
 )
-from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading

@@ -11,11 +11,11 @@ from edge_agent.sensors.ads1115 import (
 from edge_agent.sensors.analog import (
     FULL_MA,
     ZERO_MA,
+    AdcSettings,
     ExtensometerSettings,
     PiezometerSettings,
     SoilMoistureSettings,
 )
-from edge_agent.sensors.mcp3x08 import AdcSettings
 from edge_agent.sensors.trip_wire import TripWireEolSettings
 from edge_agent.simulator.buses import (
     BreakablePart,

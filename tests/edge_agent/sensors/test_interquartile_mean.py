@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.mcp3x08 import (
+from edge_agent.sensors.analog import (
     MEAN_EFFICIENCY,
     interquartile_mean,
     standard_error,

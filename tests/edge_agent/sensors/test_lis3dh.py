@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
+from edge_agent.sensors.analog import interquartile_mean
 from edge_agent.sensors.base import Hardware, SensorBusError, SensorRangeError
-from edge_agent.sensors.mcp3x08 import interquartile_mean
 from edge_agent.sensors.tilt import Lis3dh, Lis3dhSettings, decode_lis3dh
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips import Lis3dhChip

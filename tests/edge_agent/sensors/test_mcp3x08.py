@@ -2,8 +2,8 @@ import pytest
 from slope_bench import START_S, opened, values
 
 from edge_agent.sensor_reader import SensorReader
+from edge_agent.sensors.analog import estimate_noise
 from edge_agent.sensors.base import Health, SensorBusError, SensorRangeError
-from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.buses import Fault
 from service_runtime.settings import SettingsError
