@@ -32,7 +32,7 @@ from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import TILT_AXES, SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
-from slope_science.evidence.soil import (
+from slope_science.evidence.soil_and_water_level import (
     SUCTION_H,
     SoilWetness,
     judge_moisture,

@@ -66,7 +66,7 @@ from backend_spark.scoring.surrounding_rain import (
 )
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
-from slope_science.evidence.soil import RAIN_H
+from slope_science.evidence.soil_and_water_level import RAIN_H
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english

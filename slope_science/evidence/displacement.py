@@ -21,12 +21,12 @@ from slope_science.evidence.detections import (
     noise_detection,
     threshold_reached,
 )
-from slope_science.evidence.noise import SensorNoise
 from slope_science.evidence.samples import (
     Json,
     MinuteBin,
     MinuteBins,
     QuarterHourMeans,
+    SensorNoise,
     SensorSample,
     is_finite_number,
     largest_agreed_step,

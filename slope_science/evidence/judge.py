@@ -20,12 +20,14 @@ from slope_science.evidence.detections import (
 from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.samples import Json, optional_time
 from slope_science.evidence.settings import EvidenceSettings
-from slope_science.evidence.soil import PoreRule, SaturationRule
+from slope_science.evidence.soil_and_water_level import (
+    PoreRule,
+    SaturationRule,
+    WaterLevelRule,
+)
 from slope_science.evidence.thermal import DailyRange
 from slope_science.evidence.tilt import TiltRule
-from slope_science.evidence.trip_wire import WireRule
-from slope_science.evidence.vibration import VibrationRule
-from slope_science.evidence.water_level import WaterLevelRule
+from slope_science.evidence.vibration_and_trip_wire import VibrationRule, WireRule
 from slope_science.findings import WARNING, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text

@@ -24,12 +24,12 @@ from slope_science.evidence.detections import (
     noise_detection,
     threshold_reached,
 )
-from slope_science.evidence.noise import SensorNoise
 from slope_science.evidence.samples import (
     TILT_AXES,
     Json,
     MinuteBin,
     MinuteBins,
+    SensorNoise,
     SensorSample,
 )
 from slope_science.evidence.settings import TiltRuleSettings

@@ -12,7 +12,7 @@ from slope_science.evidence.detections import (
     EvidenceKind,
     noise_detection,
 )
-from slope_science.evidence.noise import SensorNoise
+from slope_science.evidence.samples import SensorNoise
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

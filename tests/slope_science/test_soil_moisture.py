@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.evidence.soil import (
+from slope_science.evidence.soil_and_water_level import (
     SoilWetness,
     judge_moisture,
     judge_pore_pressure,
