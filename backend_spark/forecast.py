@@ -40,6 +40,13 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from backend_spark.tables.store import Folder, open_table, version_with_rows
 from service_runtime.errors import FieldError
+from slope_science.official_rain import (
+    MAX_AGE_S,
+    ForecastInterval,
+    ForecastIssue,
+    ForecastRain,
+    select_forecast,
+)
 from slope_science.quality import (
     NOT_EVALUATED,
     Flag,
@@ -48,13 +55,6 @@ from slope_science.quality import (
     worst_verdict,
 )
 from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
-from slope_science.rain_forecast import (
-    MAX_AGE_S,
-    ForecastInterval,
-    ForecastIssue,
-    ForecastRain,
-    select_forecast,
-)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason

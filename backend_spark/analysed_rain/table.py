@@ -42,7 +42,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
 from backend_spark.tables.store import Folder, open_table, version_with_rows
 from service_runtime.files import make_folder, write_atomic
-from slope_science.analysed_rain import AnalysedRain, AnalysedState
+from slope_science.official_rain import AnalysedRain, AnalysedState
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR
 
 TABLE: Final = "analyses"

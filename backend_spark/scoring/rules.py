@@ -36,6 +36,7 @@ from slope_science.findings import (
     iter_chain,
     judge_rain,
 )
+from slope_science.official_rain import NO_FORECAST, ForecastRain
 from slope_science.rain_and_soil_water import (
     LookAhead,
     SnakePoint,
@@ -45,7 +46,6 @@ from slope_science.rain_and_soil_water import (
     look_ahead,
     project_snake_line,
 )
-from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason

@@ -37,15 +37,15 @@ from backend_spark.scoring.rain import (
     report_depth_mm,
 )
 from backend_spark.scoring.reviews import reviewed_verdict
-from slope_science.analysed_rain import (
+from slope_science.criteria import Criteria
+from slope_science.findings import Finding
+from slope_science.official_rain import (
     LEAST_MM,
     AnalysedRain,
     AnalysedState,
     check_beside_analysis,
     judge_analysis,
 )
-from slope_science.criteria import Criteria
-from slope_science.findings import Finding
 from slope_science.quality import (
     NEIGHBOUR_S,
     Flag,

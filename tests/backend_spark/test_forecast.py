@@ -33,8 +33,8 @@ from backend_spark.tables.store import Folder
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import acquire_lock
 from slope_science.criteria import Criteria
+from slope_science.official_rain import NO_FORECAST, ForecastRain
 from slope_science.quality import Flag
-from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 
 NOW_S = 1_782_864_000.0  # 2026-07-01T00:00 UTC
 FILE_HEAD = "source,issued_at,from,to,mm,cell,flag\n"

@@ -24,7 +24,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
 from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria
-from slope_science.rain_forecast import ForecastRain
+from slope_science.official_rain import ForecastRain
 
 END_S = 1_793_000_400
 GAP: list[float | None] = [*storm(26, 48)[:200], *[None] * 10, *storm(26, 48)[210:]]

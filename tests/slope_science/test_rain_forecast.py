@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.rain_forecast import (
+from slope_science.official_rain import (
     NO_FORECAST,
     ForecastInterval,
     ForecastIssue,

@@ -14,15 +14,15 @@ from backend_spark.scoring.saved_states import decode_head
 from backend_spark.scoring.score import LevelRow, score_cell, score_levels
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
 from slope_science.criteria import Criteria
+from slope_science.official_rain import (
+    ForecastInterval,
+    ForecastIssue,
+    select_forecast,
+)
 from slope_science.rain_and_soil_water import (
     SnakePoint,
     critical_line_margin_mm,
     soil_water_series,
-)
-from slope_science.rain_forecast import (
-    ForecastInterval,
-    ForecastIssue,
-    select_forecast,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
