@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 from slope_science.statistics import fit_line, student_t_quantile
 
 ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG = 80.0, 85.0

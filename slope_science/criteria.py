@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 from slope_science.reasons import Reason
 
 NOT_JUDGED_MM: Final = math.inf

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from slope_science import ScienceError
 from slope_science.criteria import Criteria
-from slope_science.errors import ScienceError
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, level_reasons
 

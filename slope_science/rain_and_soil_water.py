@@ -18,8 +18,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from slope_science import ScienceError
 from slope_science.criteria import NOT_JUDGED_MM, Criteria
-from slope_science.errors import ScienceError
 from slope_science.findings import (
     DANGER,
     LOWEST,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 from slope_science.reason_codes import (
     REASON_PARAMS,
     RESTRICTIONS,

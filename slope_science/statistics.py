@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 
 MIN_LINE_POINTS = 3
 

@@ -25,6 +25,7 @@ from backend_spark.criteria.published import (
 )
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
+from slope_science import ScienceError
 from slope_science.criteria import (
     ADVISORY_LEVEL,
     FULL_PERCENT,
@@ -36,7 +37,6 @@ from slope_science.criteria import (
     Criteria,
     CriticalLine,
 )
-from slope_science.errors import ScienceError
 from slope_science.reason_compat import parse_or_text
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 

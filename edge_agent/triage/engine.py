@@ -32,13 +32,13 @@ from edge_agent.triage.samples import (
 from edge_agent.triage.settings import TriageSection
 from service_runtime.decoding import convert
 from service_runtime.settings import build_settings
+from slope_science import ScienceError
 from slope_science.criteria import (
     DEFAULT_CRITERIA,
     NO_LINE,
     NOT_JUDGED_MM,
     Criteria,
 )
-from slope_science.errors import ScienceError
 from slope_science.evidence.detections import RuleContext, SensorRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import Json

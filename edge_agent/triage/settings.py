@@ -11,6 +11,7 @@ from edge_agent.triage.limit_rule import LimitSettings, find_limit_problems
 from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
+from slope_science import ScienceError
 from slope_science.criteria import (
     ADVISORY_LEVEL,
     DEFAULT_CRITERIA,
@@ -22,7 +23,6 @@ from slope_science.criteria import (
     WARNING_LEVEL,
     Criteria,
 )
-from slope_science.errors import ScienceError
 from slope_science.evidence.settings import (
     EvidenceRules,
     EvidenceSettings,

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 
 
 @dataclass(frozen=True)

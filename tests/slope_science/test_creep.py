@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from slope_science import ScienceError
 from slope_science.creep import (
     fit_velocities,
     fit_velocity,
@@ -15,7 +16,6 @@ from slope_science.creep import (
     tangent_angle_deg,
     thin_out,
 )
-from slope_science.errors import ScienceError
 
 FAILURE_H, A_PER_MM = 48.0, 0.05
 TABLE = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slope_science import ScienceError
 from slope_science.criteria import Criteria
-from slope_science.errors import ScienceError
 from slope_science.rain_and_soil_water import (
     SnakePoint,
     SoilWater,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 from slope_science.rain_and_soil_water import (
     ONE_HOUR_H,
     TEN_MINUTES_H,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 from slope_science.movement import tilt_resolution_deg_per_h, without_step
 from slope_science.statistics import (
     background_limit,

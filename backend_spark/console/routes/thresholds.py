@@ -36,7 +36,7 @@ from backend_spark.criteria.tables import (
 )
 from backend_spark.scoring.rules import CellRules
 from service_runtime.errors import shortened
-from slope_science.errors import ScienceError
+from slope_science import ScienceError
 
 MIN_MM, MAX_MM = 10.0, 998.0
 """The job's table takes 999 for "not judged"; no index in Japan reaches 998 mm."""

@@ -18,8 +18,8 @@ from backend_spark.criteria.tables import (
 )
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
+from slope_science import ScienceError
 from slope_science.criteria import NOT_JUDGED_MM, Criteria
-from slope_science.errors import ScienceError
 from slope_science.findings import compute_rain_level, judge_rain
 from slope_science.reason_text import render_english
 from spatial_mqtt.cells import Cell
