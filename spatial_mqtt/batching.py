@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from spatial_mqtt.errors import BatchError, EnvelopeError
-from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId
-from spatial_mqtt.strict_cbor import CborError, decode_cbor
+from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, CborError, MessageId, decode_cbor
 
 
 def _text(text: str) -> bytes:

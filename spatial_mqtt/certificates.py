@@ -43,7 +43,7 @@ from service_runtime.tls import (
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.hardware_key import TpmKey
-from spatial_mqtt.strict_cbor import CborError, decode_cbor
+from spatial_mqtt.senml import CborError, decode_cbor
 from spatial_mqtt.topics import covers, renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import cbor2
 
 from spatial_mqtt.errors import ReceiptError, TopicError
-from spatial_mqtt.senml import MAX_SEQ, MessageId
-from spatial_mqtt.strict_cbor import CborError, decode_cbor
+from spatial_mqtt.senml import MAX_SEQ, CborError, MessageId, decode_cbor
 from spatial_mqtt.topics import (
     check_node_id,
     custody_topic,

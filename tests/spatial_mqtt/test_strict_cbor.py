@@ -14,8 +14,13 @@ from service_runtime.errors import FieldError
 from spatial_mqtt.batching import Fragment, decode_batch
 from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
-from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, decode_message_id, decode_pack
-from spatial_mqtt.strict_cbor import CborError, decode_cbor
+from spatial_mqtt.senml import (
+    MAX_PAYLOAD_BYTES,
+    CborError,
+    decode_cbor,
+    decode_message_id,
+    decode_pack,
+)
 
 MAX_MEMORY_BYTES = 16 * 2**20
 MAX_TIME_S = 2.0
