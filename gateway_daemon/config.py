@@ -17,7 +17,7 @@ from service_runtime.settings import (
     read_toml,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
-from spatial_mqtt.correlation import COMPACT_FORM
+from spatial_mqtt.custody import COMPACT_FORM
 from spatial_mqtt.directory import (
     MAX_BEAT_S,
     BrokerInfo,

@@ -16,7 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from spatial_mqtt.correlation import decode_correlation
+from spatial_mqtt.custody import decode_correlation
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.topics import (
     AGE_PROPERTY,

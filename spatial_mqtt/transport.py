@@ -45,7 +45,7 @@ class Publication(NamedTuple):
         expiry_s: Seconds after which the broker drops the message.
         content: Content Type of MQTT 5, for formats of this system.
         age_s: Sent as MQTT 5 user property: age of a late message.
-        correlation: Correlation Data of MQTT 5, of `correlation.encode_correlation`: in
+        correlation: Correlation Data of MQTT 5, of `custody.encode_correlation`: in
             place of `priority`, `message_id` and `response_topic`.
     """
 

@@ -37,8 +37,7 @@ from service_runtime.files import is_disk_full
 from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
-from spatial_mqtt.correlation import COMPACT_FORM
-from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.custody import COMPACT_FORM, CustodyOffer
 from spatial_mqtt.topics import offer_topic
 from spatial_mqtt.transport import IncomingMessage, Publication
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from spatial_mqtt.batching import BatchItem, encode_batch, split_message
-from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
+from spatial_mqtt.custody import COMPACT_FORM, encode_correlation
 from spatial_mqtt.errors import EnvelopeError, TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
 from spatial_mqtt.senml import decode_message_id, may_be_pack

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport
 from spatial_mqtt.connection import Backoff
-from spatial_mqtt.correlation import COMPACT_FORM
+from spatial_mqtt.custody import COMPACT_FORM
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,

@@ -10,7 +10,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from spatial_mqtt import codec
-from spatial_mqtt.correlation import decode_correlation, encode_correlation
+from spatial_mqtt.custody import decode_correlation, encode_correlation
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import NO_SUBSCRIBERS, Publication

@@ -17,7 +17,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt import tcp
 from spatial_mqtt.codec import MAX_RECEIVED_BYTES
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.correlation import encode_correlation
+from spatial_mqtt.custody import encode_correlation
 from spatial_mqtt.directory import (
     MAX_HOST_CHARS,
     BrokerEntry,

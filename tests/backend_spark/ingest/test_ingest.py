@@ -20,7 +20,7 @@ from backend_spark.ingest.segment_log import (
     list_segments,
     read_segments,
 )
-from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
+from spatial_mqtt.custody import COMPACT_FORM, encode_correlation
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication
 

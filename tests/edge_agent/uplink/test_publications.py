@@ -15,8 +15,7 @@ from edge_agent.uplink.scheduler import (
     SenderProfile,
 )
 from spatial_mqtt.batching import Fragment, decode_batch
-from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
-from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.custody import COMPACT_FORM, CustodyOffer, encode_correlation
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT

@@ -10,7 +10,7 @@ from programs import Client
 
 from gateway_daemon.gateway.manager_link import ManagerLink
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.correlation import COMPACT_FORM
+from spatial_mqtt.custody import COMPACT_FORM
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,

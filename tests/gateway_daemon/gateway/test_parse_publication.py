@@ -11,8 +11,7 @@ from gateway_daemon.gateway.incoming import (
     parse_publication,
 )
 from spatial_mqtt.codec import decode_publish, encode_publish, split_packets
-from spatial_mqtt.correlation import COMPACT_FORM
-from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.custody import COMPACT_FORM, CustodyOffer
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
