@@ -15,7 +15,7 @@ PROGRAMS = {
     "backend-spark": "backend_spark.cli",
     "edge-agent": "edge_agent.cli",
     "gateway-daemon": "gateway_daemon.cli",
-    "spatial-mqtt": "spatial_mqtt.cli",
+    "spatial-mqtt": "spatial_mqtt.__main__",
 }
 
 

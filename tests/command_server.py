@@ -19,7 +19,7 @@ PACKAGES = {
     "edge-agent": "edge_agent.__main__",
     "gateway-daemon": "gateway_daemon.__main__",
     "backend-spark": "backend_spark.__main__",
-    "spatial-mqtt": "spatial_mqtt.cli",
+    "spatial-mqtt": "spatial_mqtt.__main__",
 }
 SOCKETS = ("plain", "spark")
 SPARK = {"score", "replay", "trim"}

@@ -12,7 +12,7 @@ import pytest
 import backend_spark.cli
 import edge_agent.cli
 import gateway_daemon.cli
-import spatial_mqtt.cli
+import spatial_mqtt.__main__
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -23,7 +23,7 @@ PROGRAMS = {
     "edge-agent": edge_agent.cli.cli,
     "gateway-daemon": gateway_daemon.cli.cli,
     "backend-spark": backend_spark.cli.cli,
-    "spatial-mqtt": spatial_mqtt.cli.cli,
+    "spatial-mqtt": spatial_mqtt.__main__.cli,
 }
 CODE = re.compile(r"(?<!`)`([a-z][^`\n|]+)`")
 

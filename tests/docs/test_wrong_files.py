@@ -13,13 +13,13 @@ import pytest
 import backend_spark.cli
 import edge_agent.cli
 import gateway_daemon.cli
-import spatial_mqtt.cli
+import spatial_mqtt.__main__
 
 PROGRAMS = {
     "edge_agent": edge_agent.cli.cli,
     "gateway_daemon": gateway_daemon.cli.cli,
     "backend_spark": backend_spark.cli.cli,
-    "spatial_mqtt": spatial_mqtt.cli.cli,
+    "spatial_mqtt": spatial_mqtt.__main__.cli,
 }
 WRONG = b'[node]\nid = "caf\xe9 \xff\xfe\x00"\n\x80\n'
 """Latin-1 and binary data."""

@@ -170,7 +170,7 @@ def test_position_out_of_range_is_refused(deployment: Deployment) -> None:
 
 def spatial_mqtt(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from spatial_mqtt.cli import main; main()", *arguments],
+        [sys.executable, "-m", "spatial_mqtt", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
