@@ -80,9 +80,9 @@ from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from slope_science.findings import LOWEST
 from spatial_mqtt.cells import Cell
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import (
     cell_topic,

@@ -15,8 +15,8 @@ from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 

@@ -105,7 +105,7 @@ from service_runtime.metrics import MetricsSection, make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
-from spatial_mqtt.retained import fetch_all_retained
+from spatial_mqtt.client import fetch_all_retained
 from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from service_runtime.tls import Endpoint
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.custody import CustodyReceipt
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import offer_topic
 from spatial_mqtt.transport import Publication

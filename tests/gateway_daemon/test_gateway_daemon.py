@@ -21,10 +21,10 @@ from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySection
 from service_runtime.errors import FieldError
+from spatial_mqtt.client import fetch_all_retained, fetch_retained
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import COMPACT_FORM, CustodyOffer, CustodyReceipt
 from spatial_mqtt.directory import BrokerInfo, GatewayLocation, encode_directory_message
-from spatial_mqtt.retained import fetch_all_retained, fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_pack, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS, offer_topic
 

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_agent.queue.store import DROP_REASONS
 from service_runtime.metrics import Metric, MetricSample, MetricsServer
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"

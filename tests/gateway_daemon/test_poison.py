@@ -16,8 +16,8 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from spatial_mqtt.batching import BatchItem, encode_batch
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.custody import CustodyReceipt
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import BATCH_CONTENT, offer_topic
 

@@ -13,7 +13,7 @@ from programs import Client
 
 from backend_spark.ingest.segment_log import read_segments
 from demo.processes import Processes
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import offer_topic
 

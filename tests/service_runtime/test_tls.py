@@ -5,8 +5,8 @@ from conftest import free_port
 
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.retained import fetch_retained
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from demo.processes import Processes
 from edge_agent.queue.inspection import read_counters
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from service_runtime.tls import Endpoint
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.directory import (
     BrokerEntry,
     BrokerInfo,
     BrokerTable,
     encode_directory_message,
 )
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 HERE = Path(__file__).parent

@@ -15,6 +15,7 @@ from paho.mqtt.properties import Properties
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt import tcp
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.codec import MAX_RECEIVED_BYTES
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.custody import encode_correlation
@@ -26,7 +27,6 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.paho_client import BatchingClient
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import MAX_TOPIC_CHARS
 from spatial_mqtt.transport import Publication, Session

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from conftest import Broker, wait_until
 
+from spatial_mqtt.client import fetch_all_retained, fetch_retained
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.retained import fetch_all_retained, fetch_retained
 from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker

@@ -14,9 +14,9 @@ from conftest import Broker, wait_until
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt import connection as connection_module
 from spatial_mqtt import tcp
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.transport import BaseConnectionHandler, Session
 
 PATIENT = tcp.ConnectPolicy(lambda _waited_s: False)

@@ -13,7 +13,7 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker

@@ -12,8 +12,8 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from edge_agent.triage import Triage
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.directory import decode_gateways
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import GATEWAY_INFO, custody_topic, offer_topic
 

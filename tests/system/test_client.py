@@ -12,10 +12,9 @@ from conftest import Broker, wait_until
 from programs import Programs
 
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.client import Client, SpatialMessage
+from spatial_mqtt.client import Client, SpatialMessage, fetch_retained
 from spatial_mqtt.directory import BrokerEntry
 from spatial_mqtt.errors import BrokerError, PositionError
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic, offer_topic
 

@@ -10,7 +10,7 @@ from field_node import Node
 from programs import Client, Programs
 
 from gateway_daemon.gateway.incoming import Unpacker
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import GATEWAY_INFO, offer_topic
 

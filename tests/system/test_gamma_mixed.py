@@ -14,9 +14,8 @@ from programs import Client, Programs
 from gateway_daemon.gateway.incoming import Unpacker
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.client import Client as SpatialClient
-from spatial_mqtt.client import SpatialMessage
+from spatial_mqtt.client import SpatialMessage, fetch_retained
 from spatial_mqtt.directory import decode_gateways
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, offer_topic
 

@@ -12,7 +12,7 @@ from programs import Client, Programs
 from soak.relay import Relay
 
 from service_runtime.tls import Endpoint
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 

@@ -20,7 +20,7 @@ from notice_bench import Agent, write_keys
 from programs import Programs
 
 from image.bundle import key_id, make, read_keys
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker

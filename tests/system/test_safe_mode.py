@@ -12,7 +12,7 @@ from programs import Client, Programs
 
 from edge_agent.queue.inspection import read_counters
 from edge_agent.status import load_status
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import offer_topic
 

@@ -16,12 +16,12 @@ from programs import Client, Programs
 from sizes import sizes
 
 from gateway_daemon.gateway.gateway import LINGER_S
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.directory import (
     BrokerInfo,
     GatewayNotice,
     encode_directory_message,
 )
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 

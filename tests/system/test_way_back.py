@@ -20,7 +20,7 @@ from backend_spark.notices.notice_state import DRILLS_FILE, DrillRequests
 from backend_spark.scoring.decode import decode_messages
 from backend_spark.tables.schemas import BRONZE, SILVER
 from spatial_mqtt.announcements import Drill, Notice
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import decode_pack
 from spatial_mqtt.topics import cell_topic, drill_topic, notice_topic, offer_topic
 from spatial_mqtt.transport import IncomingMessage

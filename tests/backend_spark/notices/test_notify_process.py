@@ -13,8 +13,8 @@ from notice_bench import CELL, write_level
 from soak.disk import fill, mounted
 
 from spatial_mqtt.announcements import Notice
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import cell_topic, notice_topic
 
 pytestmark = pytest.mark.broker

@@ -10,9 +10,9 @@ from programs import Client
 from gateway_daemon.gateway.notices_and_updates import NoticeRelay
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import Notice
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, NoticeError
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.transport import ConnectionHandler, Session
 
 pytestmark = pytest.mark.broker

@@ -14,9 +14,9 @@ from gateway_daemon.manager.manager import Manager, ManagerClocks
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import decode_view
 from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, GatewayNotice, encode_directory_message
-from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import GATEWAY_NOTICE, MANAGER_VIEW
 from spatial_mqtt.transport import ConnectionHandler, Session
 
