@@ -23,7 +23,7 @@ from experiments.topology_study.federations import (
     FederationFile,
     make_federation,
 )
-from gateway_daemon.cli._options import EXIT_NO_INPUT, EXIT_USAGE, fail, json_option
+from gateway_daemon.cli import EXIT_NO_INPUT, EXIT_USAGE, fail, json_option
 from gateway_daemon.overlay.keys import OverlayError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError, build_settings, parse_toml

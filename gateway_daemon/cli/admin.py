@@ -12,7 +12,7 @@ from typing import Any, Self
 import click
 import msgspec
 
-from gateway_daemon.cli._options import EXIT_USAGE, fail, json_option, tls_option
+from gateway_daemon.cli import EXIT_USAGE, fail, json_option, tls_option
 from gateway_daemon.config import parse_broker_info
 from gateway_daemon.manager.autoscaler import (
     AreaReport,

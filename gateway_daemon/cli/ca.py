@@ -37,7 +37,7 @@ from gateway_daemon.ca.store import (
     AuthorityFolder,
     write_file,
 )
-from gateway_daemon.cli._options import (
+from gateway_daemon.cli import (
     config_option,
     fail,
     json_option,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from gateway_daemon import config
-from gateway_daemon.cli._options import (
+from gateway_daemon.cli import (
     EXIT_FAILED,
     PROGRAM,
     config_option,

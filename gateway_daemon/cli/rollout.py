@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway_daemon.cli._options import fail, tls_option
+from gateway_daemon.cli import fail, tls_option
 from gateway_daemon.cli.admin import AdminClient
 from gateway_daemon.gateway.notices_and_updates import BUNDLE_SUFFIX
 from service_runtime.errors import FieldError

@@ -9,7 +9,7 @@ import click
 
 from edge_agent.queue.base import QueueError
 from gateway_daemon import app, config
-from gateway_daemon.cli._options import (
+from gateway_daemon.cli import (
     EXIT_FAILED,
     PROGRAM,
     config_option,
