@@ -71,9 +71,8 @@ from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.routes import accounts as account_routes
 from backend_spark.console.routes import (
-    cap_feed,
-    downloads,
     events,
+    exports,
     levels,
     reviews,
     skill,
@@ -198,8 +197,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(account_routes.provider)
     app.include_router(standards.sta_router)
     app.include_router(standards.ogc_router)
-    app.include_router(cap_feed.router)
-    app.include_router(downloads.router)
+    app.include_router(exports.router)
     headers = security_headers(_origin(services.settings.console.tiles))
     app.add_middleware(HeadersMiddleware, headers=headers)
     proxies = list(services.settings.console.proxies)

@@ -1,14 +1,12 @@
-"""Routes of the present: cells, nodes and their series, live events, panels, downloads.
+"""Routes of the present: cells, nodes and their series, live events, panels.
 
 Rain of a series, its totals and its doubts come from the functions that score the
 levels, so that an analyst sees the rain that the level was judged by.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import groupby
 from statistics import median
 from typing import Annotated, Any, Final
@@ -31,11 +29,7 @@ from backend_spark.console.http import (
     packed_stream,
 )
 from backend_spark.console.panels import utc_time
-from backend_spark.console.routes.cap_feed import OF_LEVELS, refusal
-from backend_spark.console.routes.time_travel import UnixTime, check_moment
-from backend_spark.errors import ExportError
-from backend_spark.exports import cap, formats
-from backend_spark.exports.cell_states import CellState, read_cell_states
+from backend_spark.console.routes.time_travel import UnixTime
 from backend_spark.i18n import render_both
 from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations
 from backend_spark.scoring.observation import STEP_S, Observation, step_ends
@@ -303,73 +297,6 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
     if panel is None:
         raise HTTPException(404, f"there is no {kind} {shortened(name)}")
     return json_response(panel)
-
-
-@router.get("/download/levels.geojson", dependencies=[Depends(check_moment)])
-def levels_geojson(services: Services, at: int | None = None) -> Response:
-    """Levels at a Unix time, the present by default, as GeoJSON."""
-    try:
-        moment, states = _states(services, at, may_be_old=at is None)
-    except ExportError as error:
-        raise HTTPException(404, str(error)) from error
-    collection = formats.feature_collection(
-        states,
-        moment,
-        utc_time(services.clock()),
-        is_exercise=services.settings.console.exercise,
-    )
-    text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
-    name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
-    return _file(text.encode(), formats.GEOJSON, name)
-
-
-@router.get("/download/draft.xml", dependencies=[Depends(check_moment)])
-def cap_draft(services: Services, at: int | None = None) -> Response:
-    """Levels at a Unix time, the present by default, as a CAP draft."""
-    console = services.settings.console
-    status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
-    name = console.place or console.sender
-    now = utc_time(services.clock())
-    states: list[CellState] = []
-    try:
-        moment, states = _states(services, at)
-        past = None if at is None else moment
-        header = cap.CapHeader(console.sender, name, now, status, at=past)
-        message = cap.alert_xml(states, header)
-    except ExportError as error:
-        status_code = 409 if states else 404
-        if at is None and error.field in OF_LEVELS:
-            return refusal(error, states, status_code)
-        raise HTTPException(status_code, str(error)) from error
-    return _file(message, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
-
-
-def _states(
-    services: ConsoleServices, at: int | None, *, may_be_old: bool = False
-) -> tuple[datetime, list[CellState]]:
-    live_state = services.live_state
-    try:
-        with services.turn():
-            return read_cell_states(
-                DeltaTables(services.tables),
-                utc_time(live_state.now_s()),
-                None if at is None else utc_time(at),
-                live_state.limits,
-                services.places.now,
-                may_be_old=may_be_old,
-            )
-    except ExportError:
-        raise
-    except (OverflowError, ValueError) as error:
-        raise HTTPException(404, str(error)) from error
-
-
-def _file(content: bytes, kind: str, name: str) -> Response:
-    headers = {
-        "Content-Disposition": f'attachment; filename="{name}"',
-        "Cache-Control": "no-store",
-    }
-    return Response(content, media_type=kind, headers=headers)
 
 
 @dataclass(frozen=True)

@@ -471,10 +471,6 @@ Known = Literal["now", "then"]
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-def check_moment(at: UnixTime = None) -> None:
-    """Dependency: a Unix time in the query is up to the year 2100."""
-
-
 def requested_span(from_s: int, to_s: int, known: Known = "now") -> ReplaySpan:
     """Steps between two moments, from the query of a request.
 
