@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from backend_spark.console.notifications.settings import NotificationSection
+from backend_spark.console.notifications.rules import NotificationSection
 from backend_spark.console.openid_settings import OidcSection, check_beside_oidc
 from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.ingest.kafka_settings import KafkaSection

@@ -37,7 +37,7 @@ from backend_spark.console.audit_log import (
     check_journal,
     read_journal,
 )
-from backend_spark.console.notifications.settings import NotificationSection
+from backend_spark.console.notifications.rules import NotificationSection
 from backend_spark.errors import PlaceFileError
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr

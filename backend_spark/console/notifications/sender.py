@@ -34,11 +34,11 @@ from backend_spark.console.notifications.outbox import (
 )
 from backend_spark.console.notifications.rules import (
     NotificationRules,
+    NotificationSection,
     Plan,
     Target,
     describe_unknown,
 )
-from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
 from service_runtime.errors import FieldError
 
@@ -219,7 +219,7 @@ class NotificationSender:
             if self.present() - event.last_s > MAX_AGE_S:
                 continue
             level = int(entry.body["level"])
-            for plan in self.rules.plan(event, level, now_s):
+            for plan in self.rules.plan(event.cell, level, now_s):
                 about = (entry.id, event.number, level)
                 rows.append(row_of(about, plan, self._shown(plan.target), now_s))
         self.outbox.plan(rows, entries[-1].id)

@@ -52,8 +52,8 @@ from backend_spark.console.notifications.outbox import (
     NotificationState,
     StoredNotification,
 )
+from backend_spark.console.notifications.rules import QuietHours
 from backend_spark.console.notifications.sender import MAX_EVENTS, MERGE_S
-from backend_spark.console.notifications.settings import QuietHours
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import when
 from backend_spark.scoring.observation import JST
