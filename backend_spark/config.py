@@ -5,15 +5,12 @@ from them by ``scripts/write-reference``.
 """
 
 from dataclasses import dataclass, replace
-from ipaddress import ip_network
 from itertools import combinations, product
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from backend_spark.console.notifications.rules import NotificationSection
-from backend_spark.console.openid_settings import OidcSection, check_beside_oidc
-from backend_spark.criteria.settings import RainCriteriaSection
+from backend_spark.console.settings import ConsoleSection
 from backend_spark.ingest.kafka_settings import KafkaSection
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection, parse_listen_address
@@ -27,6 +24,7 @@ from service_runtime.settings import (
     read_settings_table,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
+from slope_science.criteria import LOOK_AHEAD_H
 from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.custody import check_offer_filters
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
@@ -355,120 +353,79 @@ class NotifySection:
     )
 
 
-def check_networks(networks: tuple[str, ...]) -> None:
-    """Check addresses and networks.
-
-    Raises:
-        FieldError: One is neither an address nor a network.
-    """
-    for network in networks:
-        try:
-            ip_network(network)
-        except ValueError as error:
-            rule = "addresses or networks, such as 10.0.0.5 or 10.0.0.0/24"
-            raise FieldError("console.proxies", rule, network, str(error)) from error
-
-
 @dataclass(frozen=True)
-class ConsoleSection:
-    """``[console]``: the web pages of the analysts."""
+class RainCriteriaSection:
+    """``[criteria]``: criteria for the soil water index."""
 
-    host: str = key(KeyRule("Address to listen on."), "127.0.0.1")
-    port: int = key(KeyRule("TCP port.", low=1, high=65_535), 8088)
-    place: str = key(KeyRule("Name of the municipality, for titles and reports."), "")
-    language: str = key(
-        KeyRule("Language of users who have not chosen one.", choices=("ja", "en")),
-        "ja",
-    )
-    accounts: str | None = key(
+    warning_mm: float = key(
         KeyRule(
-            "File written by console-account; without it anyone on this machine can "
-            "view the console, and nobody can change anything."
+            "Warning criterion (level 3) for cells that no file covers.", "mm", 20, 1000
+        ),
+        150.0,
+    )
+    file: str | None = key(
+        KeyRule(
+            "Table of criteria by mesh as the prefecture or JMA publishes it (CSV), or "
+            "a folder of such tables, which complete each other; absent uses planning "
+            "defaults, which every reason marks as assumed. `backend-spark criteria` "
+            "checks it."
         ),
         None,
     )
-    calibration: str | None = key(
+    changes: str | None = key(
         KeyRule(
-            "File written by evaluate --calibrate: how many of 100 such days had "
-            "landslides is shown beside the level of a cell; absent: not shown."
+            "CSV that the console writes when a chief changes thresholds, "
+            "DATA/console/criteria.csv: its advisory, warning and special criteria and "
+            "rates of tilt override those of the file and of [evidence]; the file's "
+            "critical line counts by the percentage. Read again when it changes; need "
+            "not exist yet."
         ),
         None,
     )
-    exercise: bool = key(
-        KeyRule("Take the newest data as the present time: for exercises and replays."),
+    telegrams: str | None = key(
+        KeyRule(
+            "Folder of JMA's warning telegrams (VPWW56 and others, *.xml); their level "
+            "for the cell's municipality is stored beside the computed one. Needs "
+            "municipality in the file."
+        ),
+        None,
+    )
+    look_ahead: bool = key(
+        KeyRule(
+            "Whether a level from 2 to 4 also applies when an official rain forecast "
+            "reaches it within the look-ahead; the reason names the forecast."
+        ),
+        True,
+    )
+    look_ahead_same_rain: bool = key(
+        KeyRule(
+            "Whether, without a usable official forecast, the rain of the last hour "
+            "continued counts as one. That is a forecast of ours, and forecasts for "
+            "the public need a permit; the tables contain it in any case."
+        ),
         False,
     )
-    sender: str = key(
-        KeyRule("Sender in CAP drafts, such as bosai@city.example."),
-        "draft@yamamori.invalid",
-    )
-    tiles: str | None = key(
-        KeyRule("URL of map tiles with {z}, {x} and {y}; absent: a plain map."),
-        None,
-    )
-    map_packs: tuple[str, ...] = key(
+    look_ahead_h: int = key(
         KeyRule(
-            "MBTiles or PMTiles files that the console serves as the ground of its "
-            "map, the lowest first; empty: a plain map."
+            "Look-ahead of meshes whose table has no column LOOK_AHEAD_H: 2, or 3 in "
+            "some prefectures.",
+            "h",
+            LOOK_AHEAD_H[0],
+            LOOK_AHEAD_H[-1],
         ),
-        (),
-    )
-    proxy_header: str | None = key(
-        KeyRule("Header in which a reverse proxy passes the name of the user."), None
-    )
-    proxies: tuple[str, ...] = key(
-        KeyRule(
-            "Addresses or networks of reverse proxies whose X-Forwarded-For, "
-            "X-Forwarded-Proto and proxy_header are accepted.",
-            check=check_networks,
-        ),
-        ("127.0.0.1",),
-    )
-    managers: tuple[str, ...] = key(
-        KeyRule(
-            "Brokers of the Managers, each mqtt://host:port or mqtts://host:port: "
-            "their list of gateways is shown; empty: the gateways that nodes report.",
-            check=lambda urls: [Endpoint.parse(url) for url in urls],
-        ),
-        (),
-    )
-    metrics: str | None = key(
-        KeyRule(
-            "Address where Prometheus scrapes the console, host:port; absent: none.",
-            check=lambda listen: listen is None or parse_listen_address(listen),
-        ),
-        None,
-    )
-    address: str = key(
-        KeyRule(
-            "Address of the pages for links in notifications and for the provider of "
-            "console.oidc, such as https://console.city.example/; empty: no links."
-        ),
-        "",
-    )
-    oidc: OidcSection | None = key(  # noqa: RUF009 - makes a field
-        KeyRule("Sign-in by an OpenID provider, beside the accounts."), None
-    )
-    heartbeat: str | None = key(
-        KeyRule(
-            "URL of a dead man's switch, requested every minute while cells are judged "
-            "and the console delivers its notifications; or /path/of/a/file whose "
-            "first line it is."
-        ),
-        None,
-    )
-    notifications: tuple[NotificationSection, ...] = key(
-        KeyRule("Rules: which events the console notifies, and to which receivers."), ()
+        LOOK_AHEAD_H[0],
     )
 
-    def __post_init__(self) -> None:
-        """Refuse two rules of one name: the delivery log names rules only."""
-        if self.oidc is not None:
-            check_beside_oidc(self.accounts, self.address)
-        names = [rule.name for rule in self.notifications]
-        for name in names:
-            if names.count(name) > 1:
-                raise FieldError("notifications.name", "a name of its own", name)
+    rain_alone_level: int = key(
+        KeyRule(
+            "Highest level of rain of doubtful quality (above the limits, or "
+            "contradicted by the gauges around) while no second gauge, stream or soil "
+            "confirms it.",
+            low=1,
+            high=5,
+        ),
+        3,
+    )
 
 
 def _keep(rows: str) -> int:

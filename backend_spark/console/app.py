@@ -23,7 +23,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import HTMLResponse
 
-from backend_spark.config import CONSOLE_FOLDER, BackendSettings, ConsoleSection
+from backend_spark.config import CONSOLE_FOLDER, BackendSettings
 from backend_spark.console import nodes
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import AccessLog, Journal
@@ -82,6 +82,7 @@ from backend_spark.console.routes import (
 )
 from backend_spark.console.routes import map as map_routes
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.settings import ConsoleSection
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError, DamagedDatabaseError

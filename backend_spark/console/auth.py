@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 from fastapi import Request
 
-from backend_spark.config import ConsoleSection
 from backend_spark.console.accounts import (
     Account,
     Accounts,
@@ -33,6 +32,7 @@ from backend_spark.console.openid import (
     SignInError,
 )
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.settings import ConsoleSection
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 
 SESSION_S: Final = 12 * 3600.0

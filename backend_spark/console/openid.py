@@ -26,7 +26,7 @@ from joserfc.jwt import JWTClaimsRegistry
 
 from backend_spark.console.accounts import ROLES, check_account_name
 from backend_spark.console.notifications.channels import read_secret
-from backend_spark.console.openid_settings import (
+from backend_spark.console.settings import (
     BEGIN,
     CALLBACK,
     OidcSection,

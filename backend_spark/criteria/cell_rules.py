@@ -18,9 +18,8 @@ import msgspec
 
 from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.analysed_rain.table import AnalysisReader
-from backend_spark.config import BackendSettings
+from backend_spark.config import BackendSettings, RainCriteriaSection
 from backend_spark.criteria.jma import telegrams_in
-from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError
 from backend_spark.forecast import ForecastReader

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from backend_spark.config import ConsoleSection
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.databases import is_damage
 from backend_spark.console.events import EventBook, EventState
@@ -40,6 +39,7 @@ from backend_spark.console.notifications.rules import (
     describe_unknown,
 )
 from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
+from backend_spark.console.settings import ConsoleSection
 from service_runtime.errors import FieldError
 
 log = logging.getLogger(__name__)

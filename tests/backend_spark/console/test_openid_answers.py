@@ -19,7 +19,7 @@ from backend_spark.console.openid import (
     OpenidProvider,
     SignInError,
 )
-from backend_spark.console.openid_settings import OidcSection
+from backend_spark.console.settings import OidcSection
 from service_runtime.tls import TlsFiles
 
 Serve = Callable[[dict[str, Any]], str]

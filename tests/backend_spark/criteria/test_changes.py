@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
-from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.i18n import render_japanese
 from slope_science.criteria import NOT_JUDGED_MM, Criteria

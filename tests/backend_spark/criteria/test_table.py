@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
-from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import (
     CriteriaRow,
     CriteriaTable,
