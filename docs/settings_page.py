@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from backend_spark.config import BackendSettings
-from backend_spark.exports.joint import JointSettings
+from backend_spark.exports.sql import JointSettings
 from edge_agent.config import NodeSections
 from edge_agent.sensors.registry import SENSOR_KINDS, find_sensor_kind
 from gateway_daemon.config import (

@@ -188,7 +188,7 @@ def joint(config_path: Path, form: str, query: str | None) -> None:
     Without QUERY a line for each backend. A backend that is stale, ahead, empty or
     unreachable is named on standard error, and the status is 75.
     """
-    from backend_spark.exports import joint as view  # noqa: PLC0415 - DuckDB
+    from backend_spark.exports import sql as view  # noqa: PLC0415 - DuckDB
 
     settings = view.read_joint_settings(config_path)
     with usage_errors(SqlError):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from backend_spark.config import BackendSettings
-from backend_spark.exports.joint import JointSettings
+from backend_spark.exports.sql import JointSettings
 from docs.demo_picture import draw_terminal
 from docs.settings_page import page
 from edge_agent.commissioning.fleet import (

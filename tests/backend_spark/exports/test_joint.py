@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backend_spark.exports.joint import read_joint_settings
+from backend_spark.exports.sql import read_joint_settings
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.schemas import LEVELS, TABLES
 from service_runtime.settings import SettingsError
