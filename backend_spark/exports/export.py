@@ -172,14 +172,11 @@ def _geojson(request: ExportRequest) -> None:
 
 
 def _geoparquet(request: ExportRequest) -> None:
-    if request.out is None:  # for mypy: _request refused it
-        raise AssertionError
-    from backend_spark.exports.geoparquet import write_geoparquet  # noqa: PLC0415 - Shapely
-
-    moment, states = request.cell_states()
-    with formats.writing(request.out):
-        count = write_geoparquet(states, moment, request.now, request.out)
-    sys.stderr.write(f"{request.out}: {count} cells\n")
+    if request.out is not None:
+        moment, states = request.cell_states()
+        with formats.writing(request.out):
+            count = formats.write_geoparquet(states, moment, request.now, request.out)
+        sys.stderr.write(f"{request.out}: {count} cells\n")
 
 
 def _csv(request: ExportRequest) -> None:
