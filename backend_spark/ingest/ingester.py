@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from backend_spark.errors import LogUnavailableError
-from backend_spark.ingest.arrival_checks import ClockCorrection, PublisherAreaCheck
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.log import LogWriter, MessageLog
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,
     ClassifiedMessage,
+    ClockCorrection,
     ConnectionUp,
     IngestBatch,
     IngestInbox,
     MessageArrived,
+    PublisherAreaCheck,
     classify_guarded,
     make_receipts,
     plan_flush,

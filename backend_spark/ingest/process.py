@@ -23,7 +23,6 @@ from backend_spark.config import (
     IngestSection,
     parse_broker,
 )
-from backend_spark.ingest.arrival_checks import ClockCorrection, PublisherAreaCheck
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.ingester import AppendRetry, IngestLoop, IngestMetrics
 from backend_spark.ingest.log import (
@@ -34,10 +33,12 @@ from backend_spark.ingest.log import (
     require_kafka_library,
 )
 from backend_spark.ingest.messages import (
+    ClockCorrection,
     ConnectionUp,
     IngestBatch,
     IngestInbox,
     MessageArrived,
+    PublisherAreaCheck,
     StopRequested,
 )
 from backend_spark.ingest.retention import (
