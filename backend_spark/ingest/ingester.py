@@ -12,7 +12,10 @@ from typing import Final, Protocol
 
 from backend_spark.errors import LogUnavailableError
 from backend_spark.ingest.deduplication import MessageIdSet
-from backend_spark.ingest.log import LogWriter, MessageLog
+from backend_spark.ingest.log import (
+    LogWriter,
+    MessageLog,
+)
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,
     ClassifiedMessage,
@@ -31,16 +34,24 @@ from backend_spark.ingest.retention import (
     SCORING_QUERY,
     read_query_offset,
 )
-from backend_spark.ingest.segment_log import LogRow
+from backend_spark.ingest.segment_log import LogRow, remove_unfinished
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.errors import FieldError
-from service_runtime.files import is_disk_full
+from service_runtime.files import fsync_folder, is_disk_full
 from service_runtime.log_limit import LogLimit
-from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
+from service_runtime.metrics import (
+    Metric,
+    MetricSample,
+    collect_loop_silence,
+    gauge,
+)
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.custody import COMPACT_FORM, CustodyOffer
 from spatial_mqtt.topics import offer_topic
-from spatial_mqtt.transport import IncomingMessage, Publication
+from spatial_mqtt.transport import (
+    IncomingMessage,
+    Publication,
+)
 
 log = logging.getLogger(__name__)
 
@@ -428,3 +439,77 @@ class IngestMetrics:
 
     def _committed(self, query: str) -> dict[str, int]:
         return read_query_offset(self.checkpoints / query) or {}
+
+
+class IngestLog(Protocol):
+    """What an ingester does with its log besides appending."""
+
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        """Settle what an earlier run left; call it under the ingester's lock.
+
+        Returns:
+            False if stopped before that was possible.
+        """
+
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        """Add the ids of messages that are new in the log."""
+
+
+@dataclass(frozen=True)
+class SegmentFolder:
+    """`IngestLog` of segment files.
+
+    Attributes:
+        folder: Folder of the log.
+    """
+
+    folder: Path
+
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        beat()
+        if removed := remove_unfinished(self.folder, ingester):
+            log.info("removed %d unfinished segments of earlier runs", removed)
+        # An earlier run may have been killed between linking and fsyncing a segment.
+        fsync_folder(self.folder)
+        return True
+
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        ids.read_new_segments(self.folder, beat)
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """`IngestLog` of a topic.
+
+    Attributes:
+        folder: Folder of the segment files from before the change to Kafka.
+        messages: The log.
+        replicas: Gives the number of brokers that have each record.
+        writer: Appends to the topic.
+        append_retry: Retries while the brokers do not answer.
+    """
+
+    folder: Path
+    messages: MessageLog
+    replicas: Callable[[], int]
+    writer: LogWriter
+    append_retry: AppendRetry
+
+    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
+        """Append an empty record, and wait until it is confirmed.
+
+        Brokers show a record when all replicas have it. What an earlier run sent, and
+        some do not have yet, is before this one: its ids are seen from then on.
+        """
+        replicas = self.replicas()
+        log.info("%s writes to Kafka, %d replicas", ingester, replicas)
+        if replicas == 1:
+            log.warning(
+                "kafka.topic must have 2 replicas or more, got 1: a receipt rests on "
+                "one broker; create it with --replication-factor 3"
+            )
+        return self.append_retry.append(self.writer, [], beat) is not None
+
+    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
+        ids.read_new_segments(self.folder, beat)
+        ids.read_new_rows(self.messages, beat)

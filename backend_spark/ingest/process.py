@@ -1,10 +1,17 @@
-"""Ingest process: composes lock, connection, loop, retention thread and metrics."""
+"""Ingest process: composes lock, connection, loop, retention thread and metrics.
+
+A standby waits for the lock of the active process of the same id. The kernel releases
+it when that process dies. One that hangs stops touching the lock file; the standby then
+kills it before it takes over, so that two are never active. Modification times are only
+compared for equality, so only the local clock matters.
+"""
 
 import logging
 import math
 import os
 import random
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -13,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
@@ -24,10 +31,16 @@ from backend_spark.config import (
     parse_broker,
 )
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
-from backend_spark.ingest.ingester import AppendRetry, IngestLoop, IngestMetrics
+from backend_spark.ingest.ingester import (
+    AppendRetry,
+    IngestLog,
+    IngestLoop,
+    IngestMetrics,
+    KafkaTopic,
+    SegmentFolder,
+)
 from backend_spark.ingest.log import (
     LogWriter,
-    MessageLog,
     check_not_replaced,
     open_log,
     require_kafka_library,
@@ -49,10 +62,10 @@ from backend_spark.ingest.retention import (
     last_segments,
     read_committed_offsets,
 )
-from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
-from backend_spark.ingest.standby import IngesterLock
+from backend_spark.ingest.segment_log import SegmentWriter
 from service_runtime.crash_guard import make_crash_guard
-from service_runtime.files import fsync_folder, is_disk_full, make_folder
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.files import LockHolder, acquire_lock, is_disk_full, make_folder
 from service_runtime.lifecycle import (
     EXIT_CONFIG,
     SystemdSupervisor,
@@ -91,6 +104,11 @@ KEEPALIVE_S: Final = 10
 """As of the gateway's own links: on a connection that is dead in the direction of
 ingest, all messages wait for about twice that."""
 SCRAPE_S: Final = 2.0
+POLL_S: Final = 0.2
+"""Time between two touches of the lock, and between two looks of a standby at it."""
+
+CATCH_UP_S: Final = 2.0
+"""Time between two readings of new ids by a standby."""
 
 
 class IngestHandler(BaseConnectionHandler):
@@ -136,78 +154,93 @@ class IngestHandler(BaseConnectionHandler):
             log.error("broker refused publication %d: %s", token, refused)
 
 
-class IngestLog(Protocol):
-    """What an ingester does with its log besides appending."""
+@dataclass
+class IngesterLock:
+    """Acquires the lock of an ingester, now or when it becomes free.
 
-    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
-        """Settle what an earlier run left; call it under the ingester's lock.
+    Attributes:
+        path: Lock file.
+        takeover_s: Silence after which the holder counts as hung; None does not wait.
+        monotonic_s: Clock.
+        wait: Waits for the given seconds; returns whether to stop.
+        is_held: Whether the lock is held.
+    """
+
+    path: Path
+    takeover_s: float | None
+    monotonic_s: Callable[[], float]
+    wait: Callable[[float], bool]
+    is_held: bool = False
+    _descriptor: int = -1
+    _touched_s: float = 0.0
+    _holder_touched_ns: int = -1
+    _silent_since_s: float = 0.0
+
+    def acquire(self, while_waiting: Callable[[], None]) -> bool:
+        """Acquire the lock; wait while another process holds it.
+
+        Args:
+            while_waiting: Called every `CATCH_UP_S` while waiting.
 
         Returns:
-            False if stopped before that was possible.
+            True with the lock; False if stopped while waiting.
+
+        Raises:
+            AlreadyRunningError: Another process holds it, and `takeover_s` is None.
         """
-
-    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
-        """Add the ids of messages that are new in the log."""
-
-
-@dataclass(frozen=True)
-class SegmentFolder:
-    """`IngestLog` of segment files.
-
-    Attributes:
-        folder: Folder of the log.
-    """
-
-    folder: Path
-
-    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
-        beat()
-        if removed := remove_unfinished(self.folder, ingester):
-            log.info("removed %d unfinished segments of earlier runs", removed)
-        # An earlier run may have been killed between linking and fsyncing a segment.
-        fsync_folder(self.folder)
+        next_s = self.monotonic_s()
+        while not self._try_lock():
+            self._check_holder()
+            if self.monotonic_s() >= next_s:
+                while_waiting()
+                next_s = self.monotonic_s() + CATCH_UP_S
+            if self.wait(POLL_S):
+                return False
+        self.is_held = True
         return True
 
-    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
-        ids.read_new_segments(self.folder, beat)
+    def touch(self) -> None:
+        """Touch the lock file, which shows a standby that this process is alive."""
+        now_s = self.monotonic_s()
+        if now_s - self._touched_s >= POLL_S:
+            self._touched_s = now_s
+            os.utime(self._descriptor)
 
+    def release(self) -> None:
+        """Release the lock."""
+        self.is_held = False
+        os.close(self._descriptor)
 
-@dataclass(frozen=True)
-class KafkaTopic:
-    """`IngestLog` of a topic.
+    def _try_lock(self) -> bool:
+        try:
+            self._descriptor = acquire_lock(self.path)
+        except AlreadyRunningError:
+            if self.takeover_s is None:
+                raise
+            return False
+        return True
 
-    Attributes:
-        folder: Folder of the segment files from before the change to Kafka.
-        messages: The log.
-        replicas: Gives the number of brokers that have each record.
-        writer: Appends to the topic.
-        append_retry: Retries while the brokers do not answer.
-    """
+    def _check_holder(self) -> None:
+        now_s, touched_ns = self.monotonic_s(), self.path.stat().st_mtime_ns
+        silence_s = now_s - self._silent_since_s
+        if touched_ns != self._holder_touched_ns:
+            self._holder_touched_ns, self._silent_since_s = touched_ns, now_s
+        elif self.takeover_s is not None and silence_s > self.takeover_s:
+            self._kill_holder(silence_s)
+            self._silent_since_s = now_s
 
-    folder: Path
-    messages: MessageLog
-    replicas: Callable[[], int]
-    writer: LogWriter
-    append_retry: AppendRetry
-
-    def prepare(self, ingester: str, beat: Heartbeat) -> bool:
-        """Append an empty record, and wait until it is confirmed.
-
-        Brokers show a record when all replicas have it. What an earlier run sent, and
-        some do not have yet, is before this one: its ids are seen from then on.
-        """
-        replicas = self.replicas()
-        log.info("%s writes to Kafka, %d replicas", ingester, replicas)
-        if replicas == 1:
-            log.warning(
-                "kafka.topic must have 2 replicas or more, got 1: a receipt rests on "
-                "one broker; create it with --replication-factor 3"
-            )
-        return self.append_retry.append(self.writer, [], beat) is not None
-
-    def read_ids(self, ids: MessageIdSet, beat: Heartbeat) -> None:
-        ids.read_new_segments(self.folder, beat)
-        ids.read_new_rows(self.messages, beat)
+    def _kill_holder(self, silence_s: float) -> None:
+        holder = LockHolder.read(self.path)
+        if holder is None:
+            log.warning("%s: holder not found, silent for %.0f s", self.path, silence_s)
+            return
+        log.error("%s hangs, silent for %.0f s: killing it", holder, silence_s)
+        try:
+            holder.signal(signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has just ended
+        except PermissionError:
+            log.error("%s belongs to another user: kill it manually", holder)  # noqa: TRY400 - no bug
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from backend_spark.exports.backup import (
     restore_backup,
     write_backup,
 )
+from backend_spark.ingest.process import IngesterLock
 from backend_spark.ingest.segment_log import SegmentWriter, list_segments
-from backend_spark.ingest.standby import IngesterLock
 from backend_spark.scoring.reviews import REPORT_FILE
 from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (

@@ -17,11 +17,10 @@ from ingesting import TOPIC, IngestBench, Sender, scrape, value
 from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
 
 from backend_spark.ingest.deduplication import MessageIdSet
-from backend_spark.ingest.ingester import AppendRetry
+from backend_spark.ingest.ingester import AppendRetry, KafkaTopic
 from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter
 from backend_spark.ingest.kafka_settings import KafkaSection
 from backend_spark.ingest.log import end_of
-from backend_spark.ingest.process import KafkaTopic
 from backend_spark.ingest.segment_log import (
     LogRow,
     SegmentWriter,

@@ -53,7 +53,7 @@ def wait_for_active_pid(ingester: IngestBench, but: int = 0) -> int:
 
 SLOW_READING = """
 import logging, runpy, sys, time
-from backend_spark.ingest import deduplication, process, standby
+from backend_spark.ingest import deduplication, process
 
 read_segment_ids = deduplication.read_segment_ids
 
@@ -63,7 +63,7 @@ def read_slowly(path):
     return read_segment_ids(path)
 
 deduplication.read_segment_ids = read_slowly
-process.SILENCE_S, standby.CATCH_UP_S = 3.0, 0.2
+process.SILENCE_S, process.CATCH_UP_S = 3.0, 0.2
 sys.argv[0] = "backend-spark"
 runpy.run_module("backend_spark", run_name="__main__")
 """
