@@ -13,12 +13,13 @@ from typing import Any, Final
 from backend_spark.errors import StandardsRequestError
 from backend_spark.sensorthings.catalogue import Catalogue, Series
 from backend_spark.sensorthings.entities import ENTITY_SETS, OBSERVATIONS, PathResolver
-from backend_spark.sensorthings.evaluation import compile_expression, holds
 from backend_spark.sensorthings.expressions import (
     Expression,
     Literal,
     Operation,
     PropertyPath,
+    compile_expression,
+    holds,
 )
 from backend_spark.sensorthings.request_syntax import SortKey
 from backend_spark.tables.bounded_answers import RowQuery, fits_sql

@@ -10,9 +10,9 @@ from typing import Final
 from urllib.parse import quote
 
 from backend_spark.errors import StandardsRequestError
-from backend_spark.sensorthings.evaluation import check_condition
 from backend_spark.sensorthings.expressions import (
     Expression,
+    check_condition,
     parse_expression,
     unquote_text,
 )

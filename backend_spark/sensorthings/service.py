@@ -22,7 +22,7 @@ from backend_spark.sensorthings.entities import (
     Record,
     check_property,
 )
-from backend_spark.sensorthings.evaluation import compile_expression, holds
+from backend_spark.sensorthings.expressions import compile_expression, holds
 from backend_spark.sensorthings.readings import (
     COLUMNS,
     ReadingFilter,

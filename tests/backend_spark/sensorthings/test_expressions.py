@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from backend_spark.errors import StandardsRequestError
-from backend_spark.sensorthings.evaluation import (
+from backend_spark.sensorthings.expressions import (
     MAX_COMBINATIONS,
+    MAX_DEPTH,
     compile_expression,
     holds,
+    parse_expression,
 )
-from backend_spark.sensorthings.expressions import MAX_DEPTH, parse_expression
 from backend_spark.sensorthings.request_syntax import (
     MAX_TOP,
     parse_options,
