@@ -5,6 +5,7 @@ compiles the modules of an archive at each start: 1.5 s of CPU time instead of 0
 before a data source answers, for which Spark waits ten seconds. `streaming.session`
 puts this folder on the path, and Python imports this file at its start.
 """
+# ruff: noqa: INP001 - a folder on the path, not a package
 
 import sys
 from pathlib import Path

@@ -1,1 +1,0 @@
-"""Folder on the path of Spark's Python processes, for its ``sitecustomize``."""
