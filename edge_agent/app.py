@@ -71,7 +71,7 @@ from edge_agent.uplink.gateway_selection import (
     GatewaySelector,
     ManagedGateways,
 )
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import ExtraSubscriptions, Uplink
 from service_runtime.errors import FieldError, YamamoriError

@@ -44,7 +44,7 @@ from edge_agent.simulator.board import Board
 from edge_agent.simulator.slope import Slope, SlopeSite, make_storm
 from edge_agent.triage.engine import Triage
 from edge_agent.uplink.in_flight import CustodyMode
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import ACK_DELAY_S, IDLE_POLL_S, Uplink
 from experiments.bench.site import ROOT, Site

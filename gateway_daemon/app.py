@@ -17,7 +17,7 @@ from pathlib import Path
 from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, ExpiryPolicy, Queue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import CustodyMode
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.broker_announcement import BrokerAnnouncement, ManagerBrokerLink

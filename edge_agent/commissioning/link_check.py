@@ -12,7 +12,7 @@ from typing import Any
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.sampler import make_draft
 from edge_agent.uplink.gateway_selection import FetchRetained
-from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
+from edge_agent.uplink.link_rate import RateLimiter, wire_bytes
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint, TlsFiles

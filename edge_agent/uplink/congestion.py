@@ -26,7 +26,7 @@ measurements that chose the constants.
 
 import math
 
-from edge_agent.uplink.link_meters import (
+from edge_agent.uplink.link_rate import (
     FRAME_BYTES,
     MIN_ROUND_S,
     SAME_TIME_S,

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.congestion import CongestionWindow
-from edge_agent.uplink.link_meters import LinkEstimate, SendSample
-from edge_agent.uplink.rate_limit import SEGMENT_BYTES
+from edge_agent.uplink.link_rate import SEGMENT_BYTES, LinkEstimate, SendSample
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.transport import NO_SUBSCRIBERS

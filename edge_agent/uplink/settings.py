@@ -7,7 +7,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
-from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod, parse_minute
+from edge_agent.uplink.link_rate import RateLimiter, RatePeriod, parse_minute
 from edge_agent.uplink.scheduler import SenderProfile
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key

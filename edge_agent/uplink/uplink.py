@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueuedMessage, QueueFileError
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
-from edge_agent.uplink.link_meters import LinkEstimate
+from edge_agent.uplink.link_rate import LinkEstimate, RateLimiter, wire_bytes
 from edge_agent.uplink.offer_memory import OfferMemory
-from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
 from edge_agent.uplink.scheduler import (
     OutgoingPublication,
     PublicationBuilder,

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from edge_agent.uplink.link_meters import LinkEstimate
+from edge_agent.uplink.link_rate import LinkEstimate
 from experiments.bench.link_load import RELEARN_S, Load
 from experiments.bench.net import FRAME_BURST_BYTES
 from experiments.bench.simulated_link import LinkPlan

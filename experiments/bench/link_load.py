@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
-from edge_agent.uplink.link_meters import FRAME_BYTES, LinkEstimate
-from edge_agent.uplink.rate_limit import (
+from edge_agent.uplink.link_rate import (
+    FRAME_BYTES,
     SEGMENT_BYTES,
     SEGMENT_HEADER_BYTES,
+    LinkEstimate,
     wire_bytes,
 )
 from edge_agent.uplink.uplink import MAX_BURST, MAX_EXCESS_BYTES

@@ -26,7 +26,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from edge_agent.queue.base import ExpiryPolicy
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import make_draft
-from edge_agent.uplink.rate_limit import MINUTES_PER_DAY, RateLimiter, RatePeriod
+from edge_agent.uplink.link_rate import MINUTES_PER_DAY, RateLimiter, RatePeriod
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.storm import CELL, INTERVAL_S, NODE, Sampling, storm

@@ -19,7 +19,7 @@ import click
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.consumer import connect, make_client

@@ -23,7 +23,7 @@ from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.gateway_selection import GatewaySelector
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Connect, Uplink
 from experiments.bench.wire import CELL, name, payload

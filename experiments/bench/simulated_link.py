@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from edge_agent.uplink.link_meters import FRAME_BYTES
+from edge_agent.uplink.link_rate import FRAME_BYTES
 from experiments.bench.net import FRAME_BURST_BYTES
 
 LINE_BYTES_PER_S = 125e6

@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from edge_agent.queue.base import MessageDraft
-from edge_agent.uplink.rate_limit import TokenBucket
+from edge_agent.uplink.link_rate import TokenBucket
 from service_runtime.log_limit import LogLimit
 from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from edge_agent.uplink.rate_limit import TokenBucket, wire_bytes
+from edge_agent.uplink.link_rate import TokenBucket, wire_bytes
 from gateway_daemon.overlay import wire_format
 from gateway_daemon.overlay.gateway_node import OutgoingPacket, OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayError

@@ -15,7 +15,7 @@ from trusted_system import tls_section
 from demo.processes import Processes
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _GatewayLinks

@@ -6,7 +6,7 @@ import pytest
 from sizes import sizes
 
 from edge_agent.uplink.congestion import START_FRAMES, CongestionWindow
-from edge_agent.uplink.link_meters import FRAME_BYTES, LinkEstimate
+from edge_agent.uplink.link_rate import FRAME_BYTES, LinkEstimate
 from experiments.bench.link_kinds import BURSTS, DELAYS_S, KINDS, Cell, cell
 from experiments.bench.link_load import Load, simulate
 from experiments.bench.simulated_link import LinkPlan

@@ -7,8 +7,7 @@ import pytest
 from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.congestion import START_FRAMES
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
-from edge_agent.uplink.link_meters import FRAME_BYTES
-from edge_agent.uplink.rate_limit import SEGMENT_BYTES
+from edge_agent.uplink.link_rate import FRAME_BYTES, SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import NO_SUBSCRIBERS

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod, parse_minute
+from edge_agent.uplink.link_rate import RateLimiter, RatePeriod, parse_minute
 from edge_agent.uplink.settings import LinkSection
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings, parse_toml

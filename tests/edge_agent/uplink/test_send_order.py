@@ -15,7 +15,7 @@ import pytest
 from edge_agent.queue.base import MessageDraft, QueuedMessage
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.in_flight import FlightLimits
-from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod
+from edge_agent.uplink.link_rate import RateLimiter, RatePeriod
 from edge_agent.uplink.scheduler import CHUNK_BYTES, SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint

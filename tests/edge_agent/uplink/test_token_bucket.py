@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.rate_limit import TokenBucket
+from edge_agent.uplink.link_rate import TokenBucket
 
 
 @given(

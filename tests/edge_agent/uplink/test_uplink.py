@@ -17,8 +17,7 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.congestion import CongestionWindow
 from edge_agent.uplink.gateway_selection import FailoverTimeouts, GatewaySelector
 from edge_agent.uplink.in_flight import FlightLimits
-from edge_agent.uplink.link_meters import SendSample
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter, SendSample
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import ExtraSubscriptions, Uplink
 from service_runtime.tls import Endpoint

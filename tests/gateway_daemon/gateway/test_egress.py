@@ -18,7 +18,7 @@ from edge_agent.queue.base import (
 from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod
+from edge_agent.uplink.link_rate import RateLimiter, RatePeriod
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _egress, _GatewayLinks

@@ -11,7 +11,7 @@ from soak.disk import fill, mounted
 
 from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, MessageDraft, Queue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.downstream import (

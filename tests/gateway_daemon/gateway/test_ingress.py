@@ -17,7 +17,7 @@ from edge_agent.queue.base import MessageDraft, QueueShareError
 from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.link_rate import RateLimiter
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.egress import Egress
