@@ -25,7 +25,13 @@ from edge_agent.clock import Clock
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
 from slope_science.findings import ADVISORY, LOWEST, WARNING
-from spatial_mqtt.announcements import CriteriaNotice, Drill, Notice, OpenNotice
+from spatial_mqtt.announcements import (
+    CriteriaNotice,
+    Drill,
+    Notice,
+    NoticeVerifier,
+    OpenNotice,
+)
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.transport import IncomingMessage
 
@@ -92,8 +98,6 @@ def make_verifier(keys: Sequence[str]) -> OpenNotice:
     Raises:
         FieldError: A key file cannot be used.
     """
-    from spatial_mqtt.notice_signatures import NoticeVerifier  # noqa: PLC0415 - megabytes of memory
-
     return NoticeVerifier(keys).verify
 
 

@@ -68,7 +68,7 @@ from service_runtime.metrics import make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt.announcements import OpenNotice
+from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,
@@ -430,8 +430,6 @@ def _relays(settings: GatewaySettings, links: _GatewayLinks) -> list[NoticeRelay
 def _verifier(keys: Sequence[str]) -> OpenNotice | None:
     if not keys:
         return None
-    from spatial_mqtt.notice_signatures import NoticeVerifier  # noqa: PLC0415 - megabytes of memory
-
     try:
         return NoticeVerifier(keys).verify
     except FieldError as error:

@@ -43,7 +43,7 @@ from slope_science.criteria import (
     LINE_LEVEL,
     SPECIAL_LEVEL,
 )
-from spatial_mqtt.notice_signatures import NoticeSigner
+from spatial_mqtt.announcements import NoticeSigner
 
 PROGRAM: Final = "backend-spark"
 JAVA: Final = "default-jre-headless"

@@ -37,9 +37,8 @@ from service_runtime.lifecycle import (
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
-from spatial_mqtt.announcements import Drill, Notice
+from spatial_mqtt.announcements import Drill, Notice, NoticeSigner
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.notice_signatures import NoticeSigner
 from spatial_mqtt.transport import (
     NO_SUBSCRIBERS,
     BaseConnectionHandler,

@@ -40,7 +40,7 @@ COMMANDS = {
         "Simulate the overlay among gateways.",
     ),
     "rollout": (
-        "gateway_daemon.cli.rollout:rollout",
+        "gateway_daemon.cli.admin:rollout",
         "Roll BUNDLE out to the nodes in AREAS, such as /1/2/2.",
     ),
     "run": (

@@ -8,9 +8,8 @@ import pytest
 from notice_bench import write_keys
 
 from edge_agent.notices import Drills, Notices, ReceivedOrder, make_verifier
-from spatial_mqtt.announcements import Drill, Notice, read_notice_time_s
+from spatial_mqtt.announcements import Drill, Notice, NoticeSigner, read_notice_time_s
 from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.notice_signatures import NoticeSigner
 from spatial_mqtt.topics import drill_topic, notice_topic
 from spatial_mqtt.transport import IncomingMessage
 

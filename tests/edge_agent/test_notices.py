@@ -20,8 +20,9 @@ from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import (
     CriteriaNotice,
     Notice,
+    NoticeSigner,
+    NoticeVerifier,
 )
-from spatial_mqtt.notice_signatures import NoticeSigner, NoticeVerifier
 from spatial_mqtt.transport import IncomingMessage
 
 

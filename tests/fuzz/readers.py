@@ -41,7 +41,7 @@ from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings, parse_toml
 from service_runtime.tls import Endpoint
 from spatial_mqtt import codec, directory, topics
-from spatial_mqtt.announcements import Notice, read_notice_time_s
+from spatial_mqtt.announcements import Notice, NoticeVerifier, read_notice_time_s
 from spatial_mqtt.batching import (
     BatchItem,
     Fragment,
@@ -63,7 +63,6 @@ from spatial_mqtt.errors import (
     RenewalError,
     TopicError,
 )
-from spatial_mqtt.notice_signatures import NoticeVerifier
 from spatial_mqtt.senml import (
     MessageId,
     Pack,
