@@ -17,6 +17,7 @@ import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport, decode_load_report
 from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
+from gateway_daemon.manager.registry_changes import add_broker, remove_broker
 from gateway_daemon.manager.replication import RecordKey
 from gateway_daemon.manager.scaling_policy import (
     AreaLoad,
@@ -27,7 +28,6 @@ from gateway_daemon.manager.scaling_policy import (
     ServerKind,
 )
 from gateway_daemon.manager.server_probes import BrokerRateMonitor
-from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import (

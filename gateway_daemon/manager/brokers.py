@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway_daemon.manager.api import API_TOPICS
 from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.registry_changes import API_TOPICS
 from gateway_daemon.manager.replication import (
     KeyedRecord,
     ManagerView,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.manager import api, storage
+from gateway_daemon.manager import storage
 from gateway_daemon.manager.autoscaler import (
     AutoscaleExecutor,
     AutoscaleReport,
@@ -31,13 +31,23 @@ from gateway_daemon.manager.brokers import (
     StoredNotices,
     make_sessions,
 )
-from gateway_daemon.manager.leases import BrokerLeases, GatewayLeases, Refusals
 from gateway_daemon.manager.registry import (
     DAY_MS,
     Registry,
     advance_day,
     collect_tombstones,
     is_forgotten,
+)
+from gateway_daemon.manager.registry_changes import (
+    API_TOPICS,
+    BrokerLeases,
+    GatewayLeases,
+    Refusals,
+    apply_message,
+    find_obstacles,
+    find_subject,
+    is_command,
+    next_table,
 )
 from gateway_daemon.manager.replication import (
     Record,
@@ -46,7 +56,6 @@ from gateway_daemon.manager.replication import (
     decode_view,
 )
 from gateway_daemon.manager.server_probes import HealthProbes, ProbeResult
-from gateway_daemon.manager.table_changes import find_obstacles, next_table
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
 from service_runtime.log_limit import LogLimit
@@ -295,8 +304,8 @@ class Manager:
     def _report(self, event: object, error: FieldError) -> None:
         message = event.message if isinstance(event, BrokerMessage) else None
         topic = "manager" if message is None else message.topic
-        is_command = message is not None and api.is_command(topic, message)
-        self._report_once(f"{topic}: {error}", is_awaited=is_command)
+        is_awaited = message is not None and is_command(topic, message)
+        self._report_once(f"{topic}: {error}", is_awaited=is_awaited)
 
     def _report_once(self, text: str, *, is_awaited: bool = False) -> None:
         """Report an error, which may come with every heartbeat."""
@@ -405,8 +414,8 @@ class Manager:
     def _changed(self, session: BrokerSession, message: IncomingMessage) -> Registry:
         """Return the registry after a message that may be below a gateway's name."""
         name, topic = parse_named_api_topic(message.topic)
-        subject = api.find_subject(topic, message)
-        if topic not in api.API_TOPICS or (name is not None and subject is None):
+        subject = find_subject(topic, message)
+        if topic not in API_TOPICS or (name is not None and subject is None):
             raise DirectoryError("topic", "one of a gateway's API", message.topic)
         registry = self._registry
         if subject is not None:
@@ -436,7 +445,7 @@ class Manager:
             return self._leased(result)
         if message.topic == GATEWAY_NOTICE:
             self._is_completion_pending = True
-        return api.apply_message(registry, message, self._clocks.wall_ms())
+        return apply_message(registry, message, self._clocks.wall_ms())
 
     def _leased(self, result: tuple[Registry, Refusals]) -> Registry:
         """Report why areas of leased brokers have not changed; return the registry."""
