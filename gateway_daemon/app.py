@@ -36,8 +36,12 @@ from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.incoming import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
-from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
-from gateway_daemon.gateway.manager_link import ManagerLink
+from gateway_daemon.gateway.manager_link import (
+    CpuMeter,
+    LoadReporter,
+    ManagerLink,
+    TopicMeter,
+)
 from gateway_daemon.gateway.notices_and_updates import NoticeRelay, UpdateServer
 from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,

@@ -9,7 +9,7 @@ Source: Gamma (seed 000) section 3.2; wire facts of the published system.
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
@@ -277,3 +277,56 @@ def find_responsible_broker(
     if not near:
         return None
     return max(near, key=lambda entry: len(entry.topic)).broker_info
+
+
+MAX_CELLS = 24
+"""Topics in a report: enough to locate the load, in 1 kB."""
+
+_Load = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+"""A rate, a share or an age; sums are finite."""
+
+_Topic = Annotated[str, msgspec.Meta(max_length=MAX_TOPIC_CHARS)]
+
+_Cells = Annotated[tuple[tuple[_Topic, _Load], ...], msgspec.Meta(max_length=MAX_CELLS)]
+
+
+class LaneLoad(msgspec.Struct, frozen=True):
+    """Messages that wait for one distributed broker.
+
+    Attributes:
+        broker: The broker.
+        rows: Number of messages.
+        age_s: Seconds that the oldest message has been in the lane, of those that the
+            rate limit permits. An age before the gateway is no load of the broker.
+    """
+
+    broker: BrokerInfo
+    rows: int
+    age_s: _Load
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """The load of one gateway.
+
+    Attributes:
+        gateway: Its public address.
+        per_s: Messages per second that clients publish.
+        cpu: Busy share of its machine, 0 to 1.
+        cells: Topics with the most messages, each with messages per second.
+        lanes: Messages that wait for each broker.
+    """
+
+    gateway: BrokerInfo
+    per_s: _Load = 0.0
+    cpu: _Load = 0.0
+    cells: _Cells = ()
+    lanes: tuple[LaneLoad, ...] = ()
+
+
+def decode_load_report(payload: bytes) -> LoadReport:
+    """Decode the load report of a gateway.
+
+    Raises:
+        DirectoryError: It is not valid.
+    """
+    return decode_directory_message(payload, LoadReport, "gateway load")

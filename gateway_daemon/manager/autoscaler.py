@@ -15,7 +15,6 @@ from typing import Literal
 
 import msgspec
 
-from gateway_daemon.gateway.load_report import LoadReport, decode_load_report
 from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
 from gateway_daemon.manager.registry_changes import add_broker, remove_broker
 from gateway_daemon.manager.replication import RecordKey
@@ -34,7 +33,9 @@ from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,
     BrokerInfo,
+    LoadReport,
     decode_directory_message,
+    decode_load_report,
     find_responsible_broker,
 )
 from spatial_mqtt.topics import covers

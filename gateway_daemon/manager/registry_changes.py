@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gateway_daemon.gateway.load_report import decode_load_report
 from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
 from gateway_daemon.manager.replication import (
     HybridTimestamp,
@@ -49,6 +48,7 @@ from spatial_mqtt.directory import (
     decode_gateway_heartbeat,
     decode_gateway_notice,
     decode_gateway_reference,
+    decode_load_report,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (

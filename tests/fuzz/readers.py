@@ -29,7 +29,6 @@ from gateway_daemon.gateway.incoming import (
     parse_delivery,
     parse_publication,
 )
-from gateway_daemon.gateway.load_report import decode_load_report
 from gateway_daemon.gateway.subscriptions import SubscriptionTable, filters_by_broker
 from gateway_daemon.manager.autoscaler import decode_autoscale_report
 from gateway_daemon.manager.replication import decode_record, decode_view
@@ -53,6 +52,7 @@ from spatial_mqtt.batching import (
 from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
 from spatial_mqtt.codec import parse_number
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt, receipt_topic
+from spatial_mqtt.directory import decode_load_report
 from spatial_mqtt.errors import (
     BatchError,
     DirectoryError,

@@ -24,16 +24,11 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _egress, _GatewayLinks
 from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.egress import Egress, MakeQueue
-from gateway_daemon.gateway.load_report import (
-    CpuMeter,
-    LoadReport,
-    LoadReporter,
-    TopicMeter,
-)
+from gateway_daemon.gateway.manager_link import CpuMeter, LoadReporter, TopicMeter
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable, LoadReport
 from spatial_mqtt.senml import MessageId
 
 TOPIC = "/3/1/2"

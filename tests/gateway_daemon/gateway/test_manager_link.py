@@ -1,17 +1,19 @@
-"""Link of a gateway to a Manager's broker: which forms the other gateways read."""
+"""Link of a gateway to a Manager's broker: forms that others read, and load meters."""
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
 from programs import Client
 
-from gateway_daemon.gateway.manager_link import ManagerLink
+from gateway_daemon.gateway.manager_link import CpuMeter, ManagerLink, TopicMeter
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import COMPACT_FORM
 from spatial_mqtt.directory import (
+    MAX_CELLS,
     AreaSetting,
     BrokerEntry,
     BrokerInfo,
@@ -145,3 +147,38 @@ def test_nothing_is_known_while_the_manager_is_away(directory: Directory) -> Non
     assert not directory.link.has_compact_peers
     directory.describe("peer", PEER, COMPACT_FORM)
     directory.wait_for(compact=True)
+
+
+def test_rates_cover_the_time_between_two_reads() -> None:
+    """Each read resets the counts."""
+    times = iter([0.0, 10.0, 12.0])
+    meter = TopicMeter(lambda: next(times))
+    meter.count(["/3/1"] * 30 + ["/3/2"] * 10)
+
+    report = meter.read()
+    assert (report.per_s, report.cells) == (4.0, (("/3/1", 3.0), ("/3/2", 1.0)))
+    assert meter.read().cells == ()
+
+
+def test_only_the_busiest_topics_are_named() -> None:
+    """The others are included in the sum."""
+    times = iter([0.0, 1.0])
+    meter = TopicMeter(lambda: next(times))
+    for number in range(MAX_CELLS + 5):
+        meter.count([f"/3/{number}"] * (number + 1))
+    report = meter.read()
+
+    assert len(report.cells) == MAX_CELLS
+    assert report.cells[0] == (f"/3/{MAX_CELLS + 4}", MAX_CELLS + 5)
+    assert report.per_s == sum(range(MAX_CELLS + 6))
+
+
+def test_cpu_load_is_the_share_of_ticks_that_are_not_idle(tmp_path: Path) -> None:
+    """Fields as in proc(5); iowait counts as idle."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1\n")
+    cpu = CpuMeter(stat)
+    stat.write_text("cpu  160 0 115 820 5 0 0 0 0 0\ncpu0 1 1 1\n")
+
+    assert cpu.read() == 0.75
+    assert 0.0 <= CpuMeter().read() <= 1.0

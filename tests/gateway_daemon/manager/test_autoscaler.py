@@ -7,12 +7,6 @@ import msgspec
 import pytest
 from conftest import free_port
 
-from gateway_daemon.gateway.load_report import (
-    MAX_CELLS,
-    LaneLoad,
-    LoadReport,
-    decode_load_report,
-)
 from gateway_daemon.manager.autoscaler import (
     LOAD_STALE_S,
     AutoscaleExecutor,
@@ -28,7 +22,16 @@ from gateway_daemon.manager.server_probes import BrokerRateMonitor
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
+from spatial_mqtt.directory import (
+    MAX_CELLS,
+    AreaSetting,
+    BrokerEntry,
+    BrokerInfo,
+    GatewayNotice,
+    LaneLoad,
+    LoadReport,
+    decode_load_report,
+)
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import MAX_TOPIC_CHARS
 
