@@ -30,6 +30,7 @@ from gateway_daemon.config import (
 from gateway_daemon.gateway.downstream import (
     DeliveryParser,
     Downstream,
+    make_store,
     receiving_session,
 )
 from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
@@ -47,7 +48,6 @@ from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
     OverlayFallback,
     OverlayMembership,
-    make_store,
 )
 from gateway_daemon.gateway.subscriptions import SubscriptionDiscovery
 from gateway_daemon.manager import storage

@@ -6,20 +6,33 @@ known ids), then acknowledged, then published on the own broker in priority orde
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from edge_agent.queue.base import MessageDraft, QueueFileError, QueueFullError
+from edge_agent.queue.base import (
+    MessageDraft,
+    QueueFileError,
+    QueueFullError,
+)
 from edge_agent.queue.inspection import format_depth
 from gateway_daemon.gateway.egress import Lane, LaneStatus
 from gateway_daemon.gateway.incoming import BatchQueue, parse_delivery
 from gateway_daemon.gateway.subscriptions import filters_by_broker
+from gateway_daemon.overlay.messages import CarriedMessage, OverlayMessage
+from gateway_daemon.overlay.runner import (
+    ReceivedMessages,
+)
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
-from spatial_mqtt.directory import BrokerInfo, BrokerTable
+from spatial_mqtt.directory import (
+    BrokerInfo,
+    BrokerTable,
+)
+from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import is_system_topic, maximal_filters
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
@@ -349,3 +362,47 @@ class Downstream:
             subscriber.connection.acknowledge(
                 *(each.message for each in passed if each.subscriber is subscriber)
             )
+
+
+def make_store(
+    store_drafts: Callable[[Sequence[MessageDraft]], bool],
+) -> Callable[[ReceivedMessages], Collection[str]]:
+    """Make a function that stores messages of the overlay under their original ids.
+
+    It returns the ids of those that could not be stored. If not all fit, the urgent
+    ones are stored first.
+    """
+
+    def store(received: ReceivedMessages) -> Collection[str]:
+        made = [(message.id, _to_draft(message, each)) for message, each in received]
+        drafts = {id_: draft for id_, draft in made if draft is not None}
+        if not drafts or store_drafts(list(drafts.values())):
+            return ()
+        refused: list[str] = []
+        priorities = {draft.priority for draft in drafts.values()}
+        for priority in sorted(priorities, reverse=True):
+            ids = [id_ for id_, draft in drafts.items() if draft.priority == priority]
+            is_tried = len(priorities) == 1
+            if is_tried or not store_drafts([drafts[id_] for id_ in ids]):
+                refused += ids
+        log.error(
+            "%d messages of the overlay not stored; their publishers keep them and "
+            "publish them again",
+            len(refused),
+        )
+        return refused
+
+    return store
+
+
+def _to_draft(message: OverlayMessage, carried: CarriedMessage) -> MessageDraft | None:
+    try:
+        message_id = MessageId.parse(message.id)
+        priority = LADDER.check(message.priority)
+    except (EnvelopeError, ValueError) as error:
+        log.warning("message of the overlay dropped: %s", error)
+        return None
+    payload = carried.payload
+    return MessageDraft(
+        priority, carried.topic, lambda _id: payload, message_id, carried.age_s
+    )

@@ -10,11 +10,13 @@ other message waits for that.
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -24,18 +26,10 @@ from edge_agent.queue.base import (
     QueueFullError,
 )
 from edge_agent.queue.inspection import format_depth
-from gateway_daemon.gateway.recent_messages import (
-    RECENT_S,
-    BrokerReachability,
-    RecentMessage,
-    RecentMessages,
-)
-from gateway_daemon.overlay import messages
 from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
     OverlayRunner,
     OverlayStatus,
-    ReceivedMessages,
     overlay_metrics,
 )
 from service_runtime.files import write_best_effort
@@ -46,11 +40,17 @@ from spatial_mqtt.directory import (
     decode_gateways,
     encode_directory_message,
 )
-from spatial_mqtt.errors import DirectoryError, EnvelopeError
+from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
+
+RECENT_S = 60.0
+"""How long stored messages are remembered: a lost broker may be noticed that late."""
+
+MAX_RECENT = 1000
+"""Remembered messages of each priority, so that none displaces a more urgent one."""
 
 WINDOW = 32
 """Messages in flight at once; messages of the top priority have their own window."""
@@ -105,21 +105,60 @@ HOLD_S = 3600.0
 published again when one of them does."""
 
 
-class OverlayTransport(Protocol):
-    """The overlay, as `OverlayFallback` uses it."""
+class BrokerReachability(Protocol):
+    """Connection state of a broker: an uplink."""
 
-    @property
-    def status(self) -> OverlayStatus:
-        """Which gateways are reachable."""
+    unserved_since_s: float | None
 
-    def wake(self) -> None:
-        """Make the overlay's loop call `OverlayFallback.poll` soon."""
 
-    def set_broker_outage(self, is_out_of_reach: bool) -> None:
-        """Set whether a broker is out of reach."""
+class RecentMessage(NamedTuple):
+    """A message that was stored for a broker; None when no broker is known."""
 
-    def publish(self, message_id: str, priority: int, carried: CarriedMessage) -> None:
-        """Publish; the result goes to `OverlayFallback.on_result`."""
+    draft: MessageDraft
+    broker: BrokerReachability | None
+    at_s: float
+
+
+class RecentMessages:
+    """Messages of the last `RECENT_S`; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: dict[int, deque[RecentMessage]] = defaultdict(deque)
+        self._logged_s = -math.inf
+
+    def add(self, messages: Iterable[RecentMessage]) -> None:
+        """Add messages; drop and log the oldest of a priority when there are many."""
+        with self._lock:
+            for each in messages:
+                line = self._messages[each.draft.priority]
+                line.append(each)
+                if len(line) > MAX_RECENT:
+                    self._log_dropped(line.popleft(), each.at_s)
+
+    def pop_lost(
+        self, now_s: float, is_lost: Callable[[BrokerReachability | None], bool]
+    ) -> list[MessageDraft]:
+        """Remove and return those of lost brokers; forget those that are too old."""
+        lost: list[MessageDraft] = []
+        with self._lock:
+            for priority, line in self._messages.items():
+                recent = [each for each in line if now_s - each.at_s <= RECENT_S]
+                lost += [each.draft for each in recent if is_lost(each.broker)]
+                kept = (each for each in recent if not is_lost(each.broker))
+                self._messages[priority] = deque(kept)
+        return lost
+
+    def _log_dropped(self, oldest: RecentMessage, now_s: float) -> None:
+        if now_s - oldest.at_s <= RECENT_S <= now_s - self._logged_s:
+            self._logged_s = now_s
+            log.warning(
+                "more than %d messages of priority %d within %.0f s: the oldest do not "
+                "take the overlay if their broker is lost now",
+                MAX_RECENT,
+                oldest.draft.priority,
+                RECENT_S,
+            )
 
 
 @dataclass(frozen=True)
@@ -253,9 +292,9 @@ class OverlayFallback:
         self._unheard = _Unheard()
         self._retry_at_s = -math.inf
         self._outage_until_s = -math.inf
-        self._overlay: OverlayTransport | None = None
+        self._overlay: OverlayRunner | None = None
 
-    def set_overlay(self, overlay: OverlayTransport) -> None:
+    def set_overlay(self, overlay: OverlayRunner) -> None:
         """Set the overlay, before it runs."""
         self._overlay = overlay
 
@@ -372,7 +411,7 @@ class OverlayFallback:
         return self._clock() < each.held_until_s
 
     def _check_held(
-        self, each: _InFlight, overlay: OverlayTransport, now_s: float
+        self, each: _InFlight, overlay: OverlayRunner, now_s: float
     ) -> None:
         """Publish a held message again when a silent gateway answers again."""
         if each.due_s < math.inf:
@@ -534,52 +573,6 @@ class OverlayMembership:
         if self.runner is not None and self.directory is not None:
             self.runner.on_gateway_list([entry.broker_info for entry in gateways])
             write_best_effort(self.directory, encode_directory_message(gateways))
-
-
-def make_store(
-    store_drafts: Callable[[Sequence[MessageDraft]], bool],
-) -> Callable[[ReceivedMessages], Collection[str]]:
-    """Make a function that stores messages of the overlay under their original ids.
-
-    It returns the ids of those that could not be stored. If not all fit, the urgent
-    ones are stored first.
-    """
-
-    def store(received: ReceivedMessages) -> Collection[str]:
-        made = [(message.id, _to_draft(message, each)) for message, each in received]
-        drafts = {id_: draft for id_, draft in made if draft is not None}
-        if not drafts or store_drafts(list(drafts.values())):
-            return ()
-        refused: list[str] = []
-        priorities = {draft.priority for draft in drafts.values()}
-        for priority in sorted(priorities, reverse=True):
-            ids = [id_ for id_, draft in drafts.items() if draft.priority == priority]
-            is_tried = len(priorities) == 1
-            if is_tried or not store_drafts([drafts[id_] for id_ in ids]):
-                refused += ids
-        log.error(
-            "%d messages of the overlay not stored; their publishers keep them and "
-            "publish them again",
-            len(refused),
-        )
-        return refused
-
-    return store
-
-
-def _to_draft(
-    message: messages.OverlayMessage, carried: CarriedMessage
-) -> MessageDraft | None:
-    try:
-        message_id = MessageId.parse(message.id)
-        priority = LADDER.check(message.priority)
-    except (EnvelopeError, ValueError) as error:
-        log.warning("message of the overlay dropped: %s", error)
-        return None
-    payload = carried.payload
-    return MessageDraft(
-        priority, carried.topic, lambda _id: payload, message_id, carried.age_s
-    )
 
 
 def _send_order(each: _InFlight) -> tuple[bool, float]:

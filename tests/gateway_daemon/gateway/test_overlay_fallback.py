@@ -9,13 +9,13 @@ import pytest
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft, QueueFullError
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.config import read_gateway_settings
+from gateway_daemon.gateway.downstream import make_store
 from gateway_daemon.gateway.overlay_fallback import (
     HOLD_S,
     MAX_EMPTY_TRIES,
     REPEAT_WINDOW,
     FallbackRules,
     OverlayFallback,
-    make_store,
 )
 from gateway_daemon.overlay.messages import (
     CarriedMessage,
