@@ -340,14 +340,13 @@ class Downstream:
     def _store_until_stop(
         self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat
     ) -> bool:
-        """Store a batch, with retries; whether it is on disk."""
-        parsed = [
-            self.parser.parse(received.message)
-            for received in batch
-            if not is_system_topic(received.message.topic)
-        ]
-        drafts = [draft for draft in parsed if draft is not None]
+        """Store a batch, with retries; whether it is on disk.
+
+        Urgent messages that arrive meanwhile are stored with it.
+        """
+        drafts = self._parse(batch)
         while drafts and not self.store(drafts):
+            drafts += self._parse(self._inbox.take_urgent())
             # On a full disk only alarms have space, and only without the others.
             urgent = [draft for draft in drafts if draft.priority == LADDER.top]
             if 0 < len(urgent) < len(drafts) and self.store(urgent):
@@ -356,6 +355,14 @@ class Downstream:
             if self._stopping.wait(RETRY_S):
                 return False
         return True
+
+    def _parse(self, batch: Sequence[ReceivedMessage]) -> list[MessageDraft]:
+        parsed = [
+            self.parser.parse(received.message)
+            for received in batch
+            if not is_system_topic(received.message.topic)
+        ]
+        return [draft for draft in parsed if draft is not None]
 
     def _acknowledge(self, passed: Sequence[ReceivedMessage]) -> None:
         for subscriber in {received.subscriber for received in passed}:

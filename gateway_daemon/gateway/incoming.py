@@ -287,6 +287,13 @@ class BatchQueue(Generic[T]):
             self._gathers_from_s = self._batch_at_s + IN_VAIN_S
         return batch
 
+    def take_urgent(self) -> list[T]:
+        """Remove and return the urgent items that no batch has had.
+
+        They are in `passed` of the batch of their place, so store them before it.
+        """
+        return [self._take_urgent() for _ in range(len(self._urgent))]
+
     def _pause_s(self) -> float:
         """Pause after a batch that was not full, as long as it took.
 

@@ -64,6 +64,20 @@ def test_urgent_item_is_in_the_next_batch_and_acknowledged_in_its_place() -> Non
     assert sorted(item for batch in batches for item in batch) == sorted(arrived)
 
 
+def test_urgent_items_taken_alone_are_in_no_batch_and_acknowledged_in_place() -> None:
+    """They arrive while an earlier batch cannot be stored."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, lambda item: item < 0)
+    arrived = [1, -1, 2, -2, 3]
+    for item in arrived:
+        queue.put(item)
+
+    assert queue.take_urgent() == [-1, -2]
+    queue.put(-3)
+    assert queue.next_batch(5.0) == [1, 2, 3, -3]
+    assert queue.passed == [*arrived, -3]
+    assert queue.take_urgent() == []
+
+
 def test_batch_of_urgent_items_is_bounded_too() -> None:
     """Those that do not fit are in the next one, each in one batch."""
     queue: BatchQueue[int] = BatchQueue(time.monotonic, lambda _: True)

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from gateway_daemon.gateway.downstream import (
 from gateway_daemon.gateway.egress import ArrivalTimes, Egress, Lane
 from service_runtime.crash_guard import CrashGuard, DeadLetters
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import LoopWatchdog
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
 from spatial_mqtt.transport import IncomingMessage
@@ -174,37 +175,81 @@ def test_damaged_lane_is_recovered_when_there_is_space(
     assert waiting(egress) == {only: COUNT + 1}
 
 
+@dataclass
+class Deliveries:
+    """Downstream of a gateway, and a subscriber that never connects."""
+
+    downstream: Downstream
+    subscriber: BrokerSubscriber
+
+    def message(self, priority: int, payload: bytes) -> ReceivedMessage:
+        at = (1, priority)
+        incoming = IncomingMessage(TOPIC, payload, 1, False, priority, None, None, at)
+        return ReceivedMessage(incoming, self.subscriber)
+
+    def store(self, batch: Sequence[ReceivedMessage], beat: Heartbeat) -> bool:
+        return self.downstream._store_until_stop(batch, beat)  # noqa: SLF001
+
+    def arrive(self, message: ReceivedMessage) -> None:
+        self.downstream._inbox.put(message)  # noqa: SLF001
+
+
+@pytest.fixture
+def open_deliveries(tmp_path: Path) -> Iterator[Callable[[Queue], Deliveries]]:
+    opened: list[Deliveries] = []
+    endpoint, clock = Endpoint("127.0.0.1", free_port(), None), time.monotonic
+    guard = CrashGuard(tmp_path / "slot", DeadLetters(tmp_path / "letters"), "b").open()
+
+    def open_one(queue: Queue) -> Deliveries:
+        downstream = Downstream(
+            "gw", Connection, Lane(queue, ArrivalTimes(0.0)), endpoint,
+            parser=DeliveryParser(1, guard), watchdog=LoopWatchdog(clock),
+        )  # fmt: skip
+        subscriber = BrokerSubscriber("gw", endpoint, Connection, id, lambda: None)
+        opened.append(Deliveries(downstream, subscriber))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.subscriber.connection.stop()
+        each.downstream.close()
+
+
 def test_delivered_alarm_is_stored_before_the_readings_of_its_batch(
-    disk: Path, tmp_path: Path
+    disk: Path, open_deliveries: Callable[[Queue], Deliveries]
 ) -> None:
     """Readings wait with their broker while the disk is full."""
     queue = SqliteQueue(disk / "local.db", "gw", "b", 10**7)
-    endpoint, clock = Endpoint("127.0.0.1", free_port(), None), time.monotonic
-    guard = CrashGuard(tmp_path / "slot", DeadLetters(tmp_path / "letters"), "b").open()
-    downstream = Downstream(
-        "gw", Connection, Lane(queue, ArrivalTimes(0.0)), endpoint,
-        parser=DeliveryParser(1, guard), watchdog=LoopWatchdog(clock),
-    )  # fmt: skip
-    subscriber = BrokerSubscriber("gw", endpoint, Connection, id, lambda: None)
-
-    def message(priority: int, payload: bytes) -> ReceivedMessage:
-        at = (1, priority)
-        return ReceivedMessage(
-            IncomingMessage(TOPIC, payload, 1, False, priority, None, None, at),
-            subscriber,
-        )
-
+    deliveries = open_deliveries(queue)
     filler = fill(disk)
-    batch = [message(1, bytes(300_000)), message(5, b"alarm")]
+    batch = [deliveries.message(1, bytes(300_000)), deliveries.message(5, b"alarm")]
     stored: list[int] = []
 
     def free_after_first_retry() -> None:
         stored.extend(message.priority for message in queue.lease(9))
         filler.unlink(missing_ok=True)
 
-    is_stored = downstream._store_until_stop(batch, free_after_first_retry)  # noqa: SLF001
+    is_stored = deliveries.store(batch, free_after_first_retry)
     rest = [message.priority for message in queue.lease(9)]
-    subscriber.connection.stop()
-    queue.close()
 
     assert (is_stored, stored, rest) == (True, [5], [1])
+
+
+def test_delivered_alarm_is_stored_while_earlier_readings_wait(
+    tmp_path: Path, open_deliveries: Callable[[Queue], Deliveries]
+) -> None:
+    """It arrives after a batch that does not fit, and would wait as long as that."""
+    queue = SqliteQueue(tmp_path / "local.db", "gw", "b", 1_000_000)
+    deliveries = open_deliveries(queue)
+    stored: list[int] = []
+
+    def stop_after_first_try() -> None:
+        stored.extend(message.priority for message in queue.lease(9))
+        deliveries.downstream.stop()
+
+    deliveries.arrive(deliveries.message(5, b"alarm"))
+    is_stored = deliveries.store(
+        [deliveries.message(1, bytes(980_000))], stop_after_first_try
+    )
+
+    assert (is_stored, stored) == (False, [5])
