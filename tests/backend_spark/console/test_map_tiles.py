@@ -112,7 +112,7 @@ LOOKS = {
     "level 2": (242, 231, 0),
     "held 2": (204, 199, 91),
 }
-"""Colours of `levelPatterns.ts` that could be taken for one another."""
+"""Colours of `badges.ts` that could be taken for one another."""
 
 
 def looks_on(picture: bytes) -> Counter[str]:

@@ -1,8 +1,7 @@
 // Login form, and the window of the account: one's own password, and for chiefs the accounts of others.
 import { el, table, replace } from "./dom";
-import { disableWhile } from "./actions";
+import { disableWhile, ApiError, get, post, type Session } from "./api";
 import { notify } from "./attention";
-import { ApiError, get, post, type Session } from "./api";
 import { t, type Key } from "./i18n";
 
 type Role = "viewer" | "analyst" | "chief";

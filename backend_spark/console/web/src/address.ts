@@ -2,8 +2,7 @@
 import { get } from "./api";
 import { currentLanguage } from "./i18n";
 import type { LevelMap, MapPosition } from "./map";
-import type { Known } from "./replayData";
-import type { State } from "./state";
+import type { Known, State } from "./state";
 
 interface View {
   cell: string | null;
@@ -17,7 +16,7 @@ const DELAY_MS = 300;
 const HALF_DAY_S = 43_200;
 
 // A hash without "=" is the token of a cell, as in links of lists and reports.
-export function readAddress(hash = location.hash.slice(1)): View {
+function readAddress(hash = location.hash.slice(1)): View {
   const parts = new URLSearchParams(hash.includes("=") ? hash : { cell: decodeURIComponent(hash) });
   const [latitude, longitude, zoom] = numbers(parts.get("map"));
   const [fromS, toS] = numbers(parts.get("replay"));

@@ -2,8 +2,7 @@
 // through the map's worker, and a change of levels is one byte per cell.
 import type * as maplibre from "maplibre-gl";
 
-import { COLOURS, LEVELS_BY_SEVERITY, patternTile } from "./levelPatterns";
-import { levelOpacity } from "./ground";
+import { COLOURS, LEVELS_BY_SEVERITY, patternTile } from "./badges";
 
 const SIZE = 16;
 const EDGES_ZOOM = 9;
@@ -259,4 +258,11 @@ function levelTable(gl: WebGL2RenderingContext, hasGround: boolean): WebGLTextur
   gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
   gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
   return table;
+}
+
+// Levels stay the strongest colours above a ground. Calm cells show the landscape.
+function levelOpacity(ground: boolean, level: number): number {
+  if (!ground) return 0.92;
+  if (level === 1) return 0.35;
+  return [0, 6, 11].includes(level) ? 0.6 : 0.88;
 }

@@ -37,7 +37,7 @@ export function replace(parent: Element, ...children: Child[]): void {
 }
 
 // A table becomes cards on a narrow screen, where each cell states its column.
-export interface Table {
+interface Table {
   box: HTMLTableElement;
   fill: (rows: HTMLTableRowElement[]) => void;
 }

@@ -1,14 +1,11 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
-import { disableWhile, oneAtATime, RETRY_MS, discardDraft, keepDraft } from "./actions";
+import { disableWhile, oneAtATime, RETRY_MS, discardDraft, keepDraft, get, isConflict, post, type Session } from "./api";
 import { badge } from "./badges";
-import { get, isConflict, post, type Session } from "./api";
 import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
-import { placeOf, reasonsOf, stateOf, timesOf, STATES, type EventRow, type EventState } from "./eventFields";
-import { showEvent } from "./eventWindow";
-import { Notifications } from "./notifications";
+import { placeOf, reasonsOf, stateOf, timesOf, STATES, type EventRow, type EventState, showEvent, Notifications } from "./eventWindow";
 
 interface Page {
   revision: number;

@@ -302,7 +302,6 @@ const TEXTS = {
   class_large: ["大（5件以上）", "large (5+)"],
   official: ["気象庁の発表（市町村）", "Issued by JMA (municipality)"],
   lag: ["届くまで", "Lag"],
-  readings: ["最新の値", "Latest readings"],
   // events
   events: ["事象の記録", "Events"],
   eventFind: ["場所・観測点でさがす", "Find by place or node"],

@@ -2,15 +2,14 @@
 
 import { followAddress } from "./address";
 import { ENDED, showAccount, loginForm } from "./account";
-import { RETRY_MS } from "./actions";
+import { RETRY_MS, get, post, setProof, type Session } from "./api";
 import { el, replace } from "./dom";
 import { Attention, hasSound, ring, RING_MS } from "./attention";
 import { LevelMap } from "./map";
-import { showNode } from "./node";
+import { showNode } from "./health";
 import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
-import { get, post, setProof, type Session } from "./api";
 import { nodesIn } from "./names";
 import { presetNodes } from "./series";
 import { Slider } from "./slider";

@@ -4,7 +4,7 @@ import { el } from "./dom";
 import { get } from "./api";
 import { currentLanguage } from "./i18n";
 
-export interface NodeList {
+interface NodeList {
   id: string[];
   latitude: number[];
   longitude: number[];

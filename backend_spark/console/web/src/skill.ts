@@ -1,8 +1,7 @@
 // Skill of a season: levels compared with landslides by days, hours and lead times.
 import { table, el, replace, type Child } from "./dom";
-import { disableWhile } from "./actions";
+import { disableWhile, get, post, type Session } from "./api";
 import { badge } from "./badges";
-import { get, post, type Session } from "./api";
 import { t, formatTime } from "./i18n";
 
 interface Slide {

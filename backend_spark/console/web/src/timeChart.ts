@@ -33,7 +33,7 @@ export function levelLimits(pairs: LevelLimit[], whose = ""): Limit[] {
   return pairs.map(([level, value]) => ({ label: `${t("level", { n: level })} ${whose}`.trim(), value, colour: LEVEL_COLOURS[level] ?? "#333" }));
 }
 
-export interface Chart {
+interface Chart {
   title: string;
   times: number[];
   tracks: Track[];
