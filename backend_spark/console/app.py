@@ -55,6 +55,7 @@ from backend_spark.console.http import (
     validation_error,
 )
 from backend_spark.console.live_state import Clock, LiveState, is_judged
+from backend_spark.console.logins import SessionStore
 from backend_spark.console.metrics import ConsoleMetrics
 from backend_spark.console.notifications.outbox import NotificationOutbox
 from backend_spark.console.notifications.rules import NotificationRules
@@ -81,7 +82,6 @@ from backend_spark.console.routes import (
     time_travel,
 )
 from backend_spark.console.routes import map as map_routes
-from backend_spark.console.sessions import SessionStore
 from backend_spark.console.settings import ConsoleSection
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import make_cell_rules

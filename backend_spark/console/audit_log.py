@@ -27,7 +27,7 @@ from backend_spark.console.databases import (
     open_database,
     refuse_emptied,
 )
-from backend_spark.console.throttle import AttemptBudget, AttemptRate
+from backend_spark.console.logins import AttemptBudget, AttemptRate
 from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 

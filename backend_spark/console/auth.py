@@ -25,15 +25,18 @@ from backend_spark.console.accounts import (
 from backend_spark.console.audit_log import AccessLog
 from backend_spark.console.databases import is_full
 from backend_spark.console.http import came_from_proxy
+from backend_spark.console.logins import (
+    LoginThrottle,
+    SessionStore,
+    TooManyAttemptsError,
+)
 from backend_spark.console.openid import (
     BegunSignIn,
     OidcSignIn,
     OpenidUser,
     SignInError,
 )
-from backend_spark.console.sessions import SessionStore
 from backend_spark.console.settings import ConsoleSection
-from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 
 SESSION_S: Final = 12 * 3600.0
 """Lifetime of a session: one shift."""

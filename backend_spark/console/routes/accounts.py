@@ -42,10 +42,10 @@ from backend_spark.console.dependencies import (
     editor,
 )
 from backend_spark.console.http import json_body, json_response, set_cookie
+from backend_spark.console.logins import TooManyAttemptsError
 from backend_spark.console.openid import PENDING_S, SignInError
 from backend_spark.console.routes.map import pack_descriptions
 from backend_spark.console.settings import BEGIN, CALLBACK
-from backend_spark.console.throttle import TooManyAttemptsError
 from service_runtime.errors import FieldError
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from console_workspace import HTTP_ONLY, PASSWORD, Clock, Workspace, log_in
 from backend_spark.config import read_settings
 from backend_spark.console import accounts
 from backend_spark.console.auth import DEVICE_S, MAX_WAITING, LoginLane
-from backend_spark.console.throttle import (
+from backend_spark.console.logins import (
     GLOBAL_RATE,
     NAME_RATE,
     SITE_RATE,
