@@ -179,3 +179,18 @@ export function outputBadge(name: string, state: string): HTMLElement {
   const known = OUTPUT_STATES.includes(state) ? state : "failed";
   return el("span", { class: `output ${known}`, "data-output": name }, `${name}: ${t(`output_${known}` as Key)}`);
 }
+
+// Whether the scoring job reads a file of the console.
+export interface Job {
+  state: "reads" | "unreported" | "reads_none" | "reads_other";
+  path: string | null;
+  expected: string;
+}
+
+export function jobState(job: Job, setting: "changes" | "reviews"): HTMLElement {
+  const key = setting === "changes" ? "job" : "reviewJob";
+  if (job.state === "reads") return el("p", { class: "hint job-reads" }, t(`${key}Reads`));
+  const words = { unreported: t(`${key}Unreported`), reads_none: t(`${key}ReadsNone`), reads_other: t(`${key}ReadsOther`, { path: job.path ?? "" }) }[job.state];
+  const line = job.state === "unreported" ? null : el("code", { class: "setting" }, `${setting} = "${job.expected}"`);
+  return el("div", { class: "warn job-state", role: "status" }, words, line);
+}

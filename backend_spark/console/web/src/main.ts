@@ -13,11 +13,10 @@ import { Panel } from "./panel";
 import { nodesIn } from "./names";
 import { presetNodes } from "./series";
 import { Slider } from "./slider";
-import { State } from "./state";
+import { ageOf, STALE_S, State } from "./state";
 import { TABS, type Tab } from "./tabs";
 import { formatAgo, formatClock, setLanguage, currentLanguage, t, formatTime, type Language } from "./i18n";
 
-const STALE_S = 1800;
 const ENDS_SOON_MS = 1_800_000;
 const CHECK_MS = 10_000;
 const app = document.getElementById("app") as HTMLElement;
@@ -203,7 +202,7 @@ function showStatus(status: HTMLElement, state: State): void {
   if (!now) return;
   const tab = document.querySelector<HTMLElement>("[data-tab=events]");
   if (tab) tab.dataset["count"] = now.events.count ? String(now.events.count) : "";
-  const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
+  const age = ageOf(now);
   const isStale = age > STALE_S;
   const words = !state.online ? t("offline") : now.unsaved ? t("unsaved") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${formatTime(now.newest_s)}（${formatAgo(age)}）` : "";
   status.textContent = words;

@@ -3,14 +3,13 @@
 import { el, replace } from "./dom";
 import { highestOf, LEVELS_BY_SEVERITY, swatch, badge, highestBadge, NODE_STATES, unknownWords } from "./badges";
 import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./names";
-import type { State } from "./state";
+import { ageOf, STALE_S, type State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
 import { disableWhile, ApiError, encode, get, post } from "./api";
 
 const MAX_LISTED = 200;
 const MAX_NAMED = 3;
 const MAX_DISTRICTS = 50;
-const STALE_S = 1800;
 
 interface Row {
   token: string;
@@ -68,7 +67,7 @@ export class Overview {
   private unjudged(): HTMLElement | null {
     const { now, atS } = this.state;
     if (!now || atS !== null) return null;
-    const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
+    const age = ageOf(now);
     const present = this.state.present();
     if (age <= STALE_S && present.some((level) => level >= 1 && level <= 5)) return null;
     const words = now.newest_s === null ? t("cannotJudgeYet") : t("cannotJudge", { t: formatTime(now.newest_s), m: formatHours(age) });

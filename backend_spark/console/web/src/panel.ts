@@ -5,12 +5,11 @@ import { weekLinks, openSeries } from "./series";
 import { destroyCharts, levelLimits, timeChart } from "./timeChart";
 import { badge, flagBadge, outputBadge } from "./badges";
 import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./names";
-import { fetchMoment, fetchSeries, type Moment, type State } from "./state";
+import { fetchMoment, fetchSeries, STALE_S, type Moment, type State } from "./state";
 import { openTab } from "./tabs";
 import { snakeChart } from "./snakeChart";
 import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, sinceWords, t, formatTime, type Key, formatClock, formatSeconds } from "./i18n";
 
-const STALE_S = 1800;
 
 // State of a cell at a time without data.
 const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "causes" | "chance" | "more" | "futures"> = {

@@ -1,6 +1,6 @@
 // Review of readings: doubtful spans to judge, the decisions with their state, and the window of a decision with its effect.
 import { el, replace, table } from "./dom";
-import { badge, flagBadge } from "./badges";
+import { badge, flagBadge, jobState, type Job } from "./badges";
 import { get, type Session, encode, isConflict, post, preview, ApiError, type NodeState, type Reason, discardDraft, keepDraft } from "./api";
 import { cellLabel, fetchNodes, sensorName, unitName } from "./names";
 import { openSeries } from "./series";
@@ -69,7 +69,7 @@ class ReviewsPage {
     const text = JSON.stringify([{ ...view, now_s: 0 }, this.hours]);
     if (text === this.drawn) return;
     this.drawn = text;
-    replace(this.job, jobState(view));
+    replace(this.job, jobState(view.job, "reviews"));
     replace(this.ranges, ...HOURS.map((each) => el("button", { type: "button", "data-hours": each, "aria-pressed": String(each === this.hours), onclick: () => ((this.hours = each), void this.load()) }, each < 48 ? t("rangeHours", { n: each }) : t("rangeDays", { n: each / 24 }))));
     const more = view.is_cut || view.n_spans > view.spans.length ? el("p", { class: "hint" }, t("reviewMore", { n: view.spans.length })) : null;
     replace(this.queue, view.spans.length ? this.spans(view.spans) : el("p", {}, t("nothingToReview")), more);
@@ -136,13 +136,6 @@ function values(span: Span): string {
   return `${span.low === span.high ? span.low : `${span.low} – ${span.high}`} ${unitName(span.unit, span.name)}`;
 }
 
-function jobState({ job }: View): HTMLElement {
-  if (job.state === "reads") return el("p", { class: "hint job-reads" }, t("reviewJobReads"));
-  const words = { unreported: t("reviewJobUnreported"), reads_none: t("reviewJobReadsNone"), reads_other: t("reviewJobReadsOther", { path: job.path ?? "" }) }[job.state];
-  const line = job.state === "unreported" ? null : el("code", { class: "setting" }, `reviews = "${job.expected}"`);
-  return el("div", { class: "warn job-state", role: "status" }, words, line);
-}
-
 function stateOf(d: Decision): HTMLElement {
   const words = {
     recorded: t("reviewRecorded"),
@@ -199,7 +192,7 @@ export interface View {
   spans: Span[];
   n_spans: number;
   is_cut: boolean;
-  job: { state: "reads" | "unreported" | "reads_none" | "reads_other"; path: string | null; expected: string };
+  job: Job;
   decisions: Decision[];
 }
 

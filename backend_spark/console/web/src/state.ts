@@ -99,6 +99,8 @@ const RESUME_MS = 3000;
 const LATE_S = 1800;
 export const CAUSES = ["rain", "tilt", "displacement", "wire", "vibration", "saturation", "pore", "water_level", "limit", "other"];
 const DAY_S = 86_400;
+// Age of the newest level from which the present is not judged.
+export const STALE_S = 1800;
 const HOURS_72 = 432;
 const HISTORY_STEPS = HOURS_72 + 1;
 
@@ -394,6 +396,11 @@ export class State extends EventTarget {
     // Silent since before the history: held then as it is now.
     return (now.seen_s[row] ?? 0) < history.beginS ? (now.levels[row] ?? MISSING) : MISSING;
   }
+}
+
+// Age of the newest level of any cell.
+export function ageOf({ newest_s, now_s }: Now): number {
+  return newest_s === null ? Infinity : now_s - newest_s;
 }
 
 // Completes an event that has only what has moved since the one before.

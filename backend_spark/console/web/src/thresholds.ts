@@ -3,7 +3,7 @@ import { el, replace, table } from "./dom";
 import { disableWhile, get, post, preview, encode, type Session } from "./api";
 import { cellLabel, cellName } from "./names";
 import { t, formatTime, type Key, formatPeriod } from "./i18n";
-import { badge } from "./badges";
+import { badge, jobState, type Job } from "./badges";
 import { snakeChart, type Lines } from "./snakeChart";
 
 interface Storm {
@@ -96,7 +96,7 @@ interface View {
   cell: string;
   default: Limits;
   current: Values & { has_own_tilt: boolean };
-  job: { state: "reads" | "unreported" | "reads_none" | "reads_other"; path: string | null; expected: string };
+  job: Job;
   versions: Version[];
 }
 
@@ -159,7 +159,7 @@ class ThresholdsPage {
 
   private drawStates(): void {
     this.drawn = this.view;
-    replace(this.job, jobState(this.view));
+    replace(this.job, jobState(this.view.job, "changes"));
     const revert = this.canEdit ? (version: Version | null) => this.form.revert(version) : null;
     replace(this.list, versions(this.view, revert));
   }
@@ -289,13 +289,6 @@ class ThresholdForm {
     const isAll = this.all.checked;
     return { cell: isAll ? "" : this.cell.value.trim(), all_cells: isAll, confirmed_cells: isAll && this.sure.checked ? this.view.cells.length : 0, version: { ...values, why: this.why.value.trim() } };
   }
-}
-
-function jobState({ job }: View): HTMLElement {
-  if (job.state === "reads") return el("p", { class: "hint job-reads" }, t("jobReads"));
-  const words = { unreported: t("jobUnreported"), reads_none: t("jobReadsNone"), reads_other: t("jobReadsOther", { path: job.path ?? "" }) }[job.state];
-  const line = job.state === "unreported" ? null : el("code", { class: "setting" }, `changes = "${job.expected}"`);
-  return el("div", { class: "warn job-state", role: "status" }, words, line);
 }
 
 function versions(view: View, revert: ((version: Version | null) => void) | null): HTMLElement {
