@@ -29,7 +29,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from pyarrow import fs
 
 from backend_spark.errors import PostgisSetupError, PostgisUnavailableError
-from backend_spark.exports.formats import cell_ring
+from backend_spark.exports.cell_states import cell_ring
 from backend_spark.scoring.holds import GRACE_S, HELD, JUDGED, LOW_HOLD_S, UNKNOWN
 from backend_spark.tables.current import CurrentLevels, read_current
 from backend_spark.tables.delta_log import (

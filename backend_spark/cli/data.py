@@ -155,7 +155,7 @@ def index(
 def export(config_path: Path, form: str, out: Path | None, **more: object) -> None:
     """Write levels, readings or a table for other programs."""
     settings = read_settings(config_path)
-    from backend_spark.exports.export import write_export as run  # noqa: PLC0415 - pyarrow
+    from backend_spark.exports.formats import write_export as run  # noqa: PLC0415 - pyarrow
     from backend_spark.scoring.holds import HoldLimits  # noqa: PLC0415
 
     with usage_errors(ExportError):

@@ -20,10 +20,11 @@ from backend_spark.exports.cell_states import (
     COLUMNS,
     VALIDITY,
     CellState,
+    cell_feature,
+    cell_ring,
     read_cell_states,
     state_of_row,
 )
-from backend_spark.exports.formats import cell_feature, cell_ring
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.bounded_answers import (
     AnswerLimits,

@@ -15,8 +15,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from backend_spark.errors import ExportError
-from backend_spark.exports.cell_states import CellState
-from backend_spark.exports.formats import cell_ring
+from backend_spark.exports.cell_states import CellState, cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
 from backend_spark.scoring.holds import JUDGED, UNKNOWN
 from backend_spark.scoring.observation import JST

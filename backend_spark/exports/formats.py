@@ -1,20 +1,19 @@
-"""Formats of exports: tables as CSV or Parquet, cells, readings as SensorThings.
+"""Formats of exports, and the command ``export``, which writes one of them.
 
-Sources: RFC 7946 for GeoJSON (longitude before latitude, WGS 84, rings closed and
-counter-clockwise); OGC SensorThings API part 1: sensing 1.1 (18-088), section 8.2;
-GeoParquet 1.1.0 (without ``crs``: longitude and latitude in WGS 84).
+A table is written as CSV or Parquet, readings as SensorThings; cells see `cell_states`.
+Source: OGC SensorThings API part 1: sensing 1.1 (18-088), section 8.2.
 """
 
 import base64
 import csv
 import io
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,15 +22,32 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import shapely
 
+from backend_spark.config import BackendSection
+from backend_spark.console.places import NO_PLACES, Gazetteer, StoredPlaces
 from backend_spark.errors import ExportError
-from backend_spark.exports.cell_states import CellState
-from backend_spark.i18n import level_name
-from backend_spark.tables.reader import DeltaTables, sql_literal
-from backend_spark.tables.schemas import TABLES, TEXTS, UTC_TIME
+from backend_spark.exports import cap
+from backend_spark.exports.cell_states import (
+    GEOJSON,
+    CellState,
+    cell_ring,
+    feature_collection,
+    finite_or_none,
+    read_cell_states,
+    write_geoparquet,
+)
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
+from backend_spark.sensorthings.catalogue import stream_id
+from backend_spark.sensorthings.entities import (
+    COUNTER_NOTES,
+    MEASURED,
+    TRUTH,
+    counter_properties,
+    unit_of_measurement,
+)
+from backend_spark.tables.reader import DeltaTables, open_tables, sql_literal
+from backend_spark.tables.schemas import TABLES, UTC_TIME
 from service_runtime.files import write_atomic
-from spatial_mqtt.cells import Cell
 
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """First characters that make a spreadsheet treat text as a formula; a Japanese Excel
@@ -43,9 +59,6 @@ PART_ROWS: Final = 4096
 
 MAX_READINGS: Final = 500_000
 """Readings of one SensorThings document, which is in memory as a whole."""
-
-GEOJSON: Final = "application/geo+json"
-"""Media type."""
 
 ZONES: Final = {"UTC": "UTC", "JST": "Asia/Tokyo"}
 """Zones of exported times, with their names in the time zone database."""
@@ -241,114 +254,6 @@ def csv_value(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - 
     return value  # type: ignore[no-any-return]
 
 
-DEGREE_DIGITS = 7
-"""About a centimetre; RFC 7946 section 11.2 advises against more precision."""
-
-
-def feature_collection(
-    states: Iterable[CellState],
-    moment: datetime,
-    issued_at: datetime,
-    *,
-    is_exercise: bool = False,
-) -> dict[str, Any]:
-    """All cells as polygons.
-
-    Args:
-        states: States of the cells.
-        moment: Time of the states.
-        issued_at: Time of the export.
-        is_exercise: Whether past data are taken as the present.
-    """
-    return {
-        "type": "FeatureCollection",
-        "valid_time": moment.isoformat(timespec="seconds"),
-        "issued_at": issued_at.isoformat(timespec="seconds"),
-        **exercise_mark(is_exercise),
-        "features": [cell_feature(state, is_exercise=is_exercise) for state in states],
-    }
-
-
-def exercise_mark(is_exercise: bool) -> dict[str, bool]:
-    """Property of what has past data as the present."""
-    return {"exercise": True} if is_exercise else {}
-
-
-def cell_ring(cell: str) -> list[list[float]]:
-    """Closed outline of a cell: longitude and latitude in degrees."""
-    corners = Cell.from_token(cell).corners()
-    points = [
-        [round(lon, DEGREE_DIGITS), round(lat, DEGREE_DIGITS)] for lat, lon in corners
-    ]
-    return [*points, points[0]]
-
-
-def finite_or_none(number: float | None) -> float | None:
-    """The number rounded to six digits; None if it is not finite."""
-    return round(number, 6) if number is not None and math.isfinite(number) else None
-
-
-def cell_feature(state: CellState, *, is_exercise: bool = False) -> dict[str, Any]:
-    """A cell as a GeoJSON feature; of an exercise with a mark."""
-    japanese, english = level_name(
-        state.level, state.causes, is_silent=state.is_silent, is_held=state.is_held
-    )
-    return {
-        "type": "Feature",
-        "id": state.cell,
-        "geometry": {"type": "Polygon", "coordinates": [cell_ring(state.cell)]},
-        "properties": {
-            "s2_token": state.cell,
-            **exercise_mark(is_exercise),
-            "place": state.place or None,
-            "level": state.level,
-            "causes": list(state.causes),
-            "state": state.state,
-            "known_until": state.known_until and state.known_until.isoformat(),
-            "level_name": english,
-            "level_name_ja": japanese,
-            "valid_time": state.at.isoformat(),
-            "r60_mm": finite_or_none(state.r60_mm),
-            "swi_mm": finite_or_none(state.swi_mm),
-            "swi_is_lower_bound": state.is_lower_bound,
-            "cl_margin_mm": finite_or_none(state.margin_mm),
-            "completeness": finite_or_none(state.completeness),
-            "reasons": list(state.reasons),
-            "assumed": list(state.assumed),
-            "n_nodes": state.n_nodes,
-        },
-    }
-
-
-_TYPES: Final = "http://www.opengis.net/def/observationType/OGC-OM/2.0/"
-MEASURED: Final = f"{_TYPES}OM_Measurement"
-TRUTH: Final = f"{_TYPES}OM_TruthObservation"
-_UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
-
-COUNTER_NOTES: Final = {
-    "": "",
-    "result": ", counted up since the counter began: take differences",
-    "parameters/sum": ", since the reading before; the counter is parameters/sum",
-}
-"""Where a rain gauge or another counter has its count; end of the description."""
-
-UNITS: Final = {
-    "mm": ("millimetre", "mm"),
-    "deg": ("degree", "deg"),
-    "Cel": ("degree Celsius", "Cel"),
-    "Pa": ("pascal", "Pa"),
-    "m": ("metre", "m"),
-    "%": ("percent", "%"),
-    "%RH": ("relative humidity", "%"),
-    "V": ("volt", "V"),
-    "A": ("ampere", "A"),
-    "m/s2": ("metre per second squared", "m/s2"),
-    "s": ("second", "s"),
-    "/": ("ratio", "1"),
-}
-"""SenML units with their UCUM names and codes; other units keep their symbol."""
-
-
 def sensor_things(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     """Readings of silver as things, datastreams and observations: JSON in parts.
 
@@ -384,17 +289,6 @@ _Streams = dict[tuple[str, str], dict[str, Any]]
 """Datastreams by name and unit."""
 
 
-def stream_id(node: str, name: str, unit: str | None = None) -> str:
-    """Identifier of a datastream.
-
-    Args:
-        node: Node id.
-        name: Name of its readings.
-        unit: Unit of its readings if newer ones have another unit, else None.
-    """
-    return f"{node}/{name}" if unit is None else f"{node}/{name}@{unit}"
-
-
 def _thing_parts(node: str, streams: _Streams) -> Iterator[bytes]:
     thing = {"@iot.id": node, "name": node, "description": "A node on a slope"}
     yield msgspec.json.encode(thing)[:-1] + b',"Datastreams":['
@@ -425,19 +319,6 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
         },
         "Observations": [],
     }
-
-
-def counter_properties(counter: str) -> dict[str, bool | str | None]:
-    """Properties of a datastream: where its count is, a key of `COUNTER_NOTES`."""
-    return {"is_counted": counter == "result", "counter": counter or None}
-
-
-def unit_of_measurement(symbol: str) -> dict[str, str | None]:
-    """A unit of SenML as SensorThings writes it; all null without one."""
-    if not symbol:
-        return {"name": None, "symbol": None, "definition": None}
-    name, code = UNITS.get(symbol, (symbol, symbol))
-    return {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
 
 
 def _observation(row: dict[str, Any]) -> dict[str, Any]:
@@ -477,77 +358,218 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-GEOMETRY: Final = "geometry"
-GEOPARQUET: Final = pa.schema([
-    pa.field("s2_token", pa.string()),
-    pa.field("place", pa.string()),
-    pa.field("level", pa.int32()),
-    pa.field("causes", TEXTS),
-    pa.field("state", pa.string()),
-    pa.field("known_until", UTC_TIME),
-    pa.field("level_name", pa.string()),
-    pa.field("level_name_ja", pa.string()),
-    pa.field("valid_time", UTC_TIME),
-    pa.field("r60_mm", pa.float64()),
-    pa.field("swi_mm", pa.float64()),
-    pa.field("swi_is_lower_bound", pa.bool_()),
-    pa.field("cl_margin_mm", pa.float64()),
-    pa.field("completeness", pa.float64()),
-    pa.field("reasons", TEXTS),
-    pa.field("assumed", TEXTS),
-    pa.field("n_nodes", pa.int32()),
-    pa.field(GEOMETRY, pa.binary()),
-])
-"""The properties of the GeoJSON export, with times as such, and the polygon as WKB."""
+@dataclass(frozen=True)
+class ExportRequest:
+    """Tables, time range and destination of an export.
+
+    Attributes:
+        tables: Tables to read.
+        now: Time of the export.
+        table: Name of the table, for csv and parquet.
+        at: Moment for cap, geojson and geoparquet; None means the present.
+        begin: First moment for the other formats; None means the first row.
+        end: Moment after the last for the other formats; None means the last row.
+        out: File to write; None means standard output.
+        header: Header for cap.
+        min_level: Lowest level for cap.
+        cell: Cell for the other formats; None means all.
+        node: Node for the other formats; None means all.
+        zone: Zone of the times for csv and parquet.
+        limits: When holds of levels end.
+        places: Names of the cells.
+    """
+
+    tables: DeltaTables
+    now: datetime
+    table: str
+    at: datetime | None
+    begin: datetime | None
+    end: datetime | None
+    out: Path | None
+    header: cap.CapHeader | None
+    min_level: int
+    cell: str | None = None
+    node: str | None = None
+    zone: str = "UTC"
+    limits: HoldLimits = NO_LIMITS
+    places: Gazetteer = NO_PLACES
+
+    def cell_states(self) -> tuple[datetime, list[CellState]]:
+        """The moment, and the state of each cell."""
+        return read_cell_states(
+            self.tables, self.now, self.at, self.limits, self.places
+        )
+
+    def wanted(self, table: str) -> RowSelection:
+        """The rows of a table that are exported."""
+        return RowSelection(table, self.begin, self.end, self.cell, self.node)
 
 
-def write_geoparquet(
-    states: Sequence[CellState], moment: datetime, issued_at: datetime, path: Path
-) -> int:
-    """Write all cells as polygons to one file atomically; returns their number.
+def write_export(
+    section: BackendSection,
+    form: str,
+    out: Path | None,
+    more: Mapping[str, object],
+    limits: HoldLimits = NO_LIMITS,
+) -> None:
+    """Write an export.
 
     Args:
-        states: States of the cells.
-        moment: Time of the states.
-        issued_at: Time of the export.
-        path: File to write.
+        section: Place of the tables.
+        form: Format, a key of `_WRITERS`.
+        out: File to write; None means standard output.
+        more: The other options by name.
+        limits: When holds of levels end.
+
+    Raises:
+        ExportError: The options are invalid, or there are no such data.
     """
-    rows = pa.Table.from_pylist(
-        [_geoparquet_row(state) for state in states], schema=GEOPARQUET
+    if more["table"] not in TABLES:
+        rule = f"one of {', '.join(sorted(TABLES))}"
+        raise ExportError(
+            "--table", rule, str(more["table"]), "see docs/reference/data"
+        )
+    request = _request(open_tables(section), form, out, more)
+    places = StoredPlaces(Path(section.data)).now
+    _WRITERS[form](replace(request, limits=limits, places=places))
+
+
+_OPTIONS: Final = (
+    "table",
+    "at",
+    "begin",
+    "end",
+    "min_level",
+    "cell",
+    "node",
+    "zone",
+)
+"""Options of the command that are attributes of a request."""
+
+
+def _request(
+    tables: DeltaTables, form: str, out: Path | None, more: Mapping[str, object]
+) -> ExportRequest:
+    now = datetime.now(UTC)  # noqa: TID251 - composition root of the command
+    header = _header(now, more) if form == "cap" else None
+    if form in {"parquet", "geoparquet"} and out is None:
+        raise ExportError("--out", "a file", "none", "Parquet cannot go to a screen")
+    if out is not None and not out.name:
+        raise ExportError("--out", "the name of a file", "none", "name one")
+    return ExportRequest(
+        tables=tables,
+        now=now,
+        out=out,
+        header=header,
+        **{name: more[name] for name in _OPTIONS},  # type: ignore[arg-type]
     )
-    polygons = shapely.from_wkb(rows[GEOMETRY].to_pylist())
-    metadata = {
-        "geo": {
-            "version": "1.1.0",
-            "primary_column": GEOMETRY,
-            "columns": {
-                GEOMETRY: {
-                    "encoding": "WKB",
-                    "geometry_types": ["Polygon"],
-                    "orientation": "counterclockwise",
-                    "bbox": shapely.total_bounds(polygons).tolist(),
-                }
-            },
-        },
-        "valid_time": moment.isoformat(timespec="seconds"),
-        "issued_at": issued_at.isoformat(timespec="seconds"),
-    }
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in metadata.items()
-    }
-    out = pa.BufferOutputStream()
-    pq.write_table(rows.replace_schema_metadata(texts), out, compression="zstd")
-    write_atomic(path, out.getvalue().to_pybytes())
-    return int(rows.num_rows)
 
 
-def _geoparquet_row(state: CellState) -> dict[str, Any]:
-    feature = cell_feature(state)
-    polygon = shapely.Polygon(feature["geometry"]["coordinates"][0])
-    return {
-        **feature["properties"],
-        "valid_time": state.at,
-        "known_until": state.known_until,
-        GEOMETRY: shapely.to_wkb(polygon),
-    }
+def _header(now: datetime, more: Mapping[str, object]) -> cap.CapHeader:
+    updated, cancelled = _references(more["updated"]), _references(more["cancelled"])
+    sender = more["sender"]
+    if sender is None:
+        rule = "given for cap"
+        remedy = "give an address such as bosai@city.example"
+        raise ExportError("--sender", rule, "none", remedy)
+    if updated and cancelled:
+        rule = "without --cancels"
+        raise ExportError("--updates", rule, "both", "write two messages")
+    return cap.CapHeader(
+        sender=str(sender),
+        sender_name=str(more["sender_name"] or sender),
+        sent=now,
+        status=cap.CapStatus(str(more["status"])),
+        replaces=updated or cancelled,
+        is_cancel=bool(cancelled),
+        at=more["at"] if isinstance(more["at"], datetime) else None,
+    )
+
+
+def _references(paths: object) -> list[cap.CapReference]:
+    found = []
+    for path in paths if isinstance(paths, tuple) else ():
+        try:
+            found.append(cap.read_reference(path.read_bytes()))
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise ExportError("CAP file", "readable", str(path), problem) from error
+    return found
+
+
+def _cap(request: ExportRequest) -> None:
+    header = request.header
+    if header is None:  # for mypy: _request made one
+        raise AssertionError
+    states = [] if header.is_cancel else request.cell_states()[1]
+    _write(request.out, cap.alert_xml(states, header, request.min_level))
+
+
+def _geojson(request: ExportRequest) -> None:
+    moment, states = request.cell_states()
+    _write(request.out, _json(feature_collection(states, moment, request.now)))
+
+
+def _geoparquet(request: ExportRequest) -> None:
+    if request.out is not None:
+        moment, states = request.cell_states()
+        with writing(request.out):
+            count = write_geoparquet(states, moment, request.now, request.out)
+        sys.stderr.write(f"{request.out}: {count} cells\n")
+
+
+def _csv(request: ExportRequest) -> None:
+    rows = read_batches(request.tables, request.wanted(request.table))
+    parts = csv_parts(request.table, rows, request.zone)
+    _write_parts(request.out, parts)
+
+
+def _parquet(request: ExportRequest) -> None:
+    if request.out is not None:
+        rows = read_batches(request.tables, request.wanted(request.table))
+        count = write_parquet(request.table, rows, request.out, request.zone)
+        sys.stderr.write(f"{request.out}: {count} rows\n")
+
+
+def _sensor_things(request: ExportRequest) -> None:
+    wanted = request.wanted("silver")
+    count = request.tables.count("silver", wanted.conditions)
+    if count > MAX_READINGS:
+        rule = f"sensorthings of at most {MAX_READINGS} readings"
+        remedy = "give --from and --to, or --node, or take parquet"
+        raise ExportError("--format", rule, f"{count}", remedy)
+    batches = read_batches(request.tables, wanted)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    _write_parts(request.out, sensor_things(rows))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _write(out: Path | None, content: bytes) -> None:
+    """Write a file atomically, or standard output."""
+    if out is None:
+        sys.stdout.buffer.write(content)
+        return
+    with writing(out):
+        write_atomic(out, content)
+
+
+def _write_parts(out: Path | None, parts: Iterable[bytes]) -> None:
+    """Write a file atomically, or standard output, part by part."""
+    if out is not None:
+        write_parts(parts, out)
+        return
+    for part in parts:
+        sys.stdout.buffer.write(part)
+
+
+_WRITERS: dict[str, Callable[[ExportRequest], None]] = {
+    "cap": _cap,
+    "csv": _csv,
+    "geojson": _geojson,
+    "geoparquet": _geoparquet,
+    "parquet": _parquet,
+    "sensorthings": _sensor_things,
+}

@@ -19,9 +19,20 @@ from deltalake import DeltaTable
 
 from backend_spark.console.nodes import cell_center, topic_center
 from backend_spark.errors import StandardsRequestError
-from backend_spark.exports.formats import stream_id
 from backend_spark.tables.schemas import SILVER
 from backend_spark.tables.store import Folder, is_table, open_files, open_table
+
+
+def stream_id(node: str, name: str, unit: str | None = None) -> str:
+    """Identifier of a datastream.
+
+    Args:
+        node: Node id.
+        name: Name of its readings.
+        unit: Unit of its readings if newer ones have another unit, else None.
+    """
+    return f"{node}/{name}" if unit is None else f"{node}/{name}@{unit}"
+
 
 log = logging.getLogger(__name__)
 

@@ -12,17 +12,54 @@ from datetime import datetime
 from typing import Any, Final
 
 from backend_spark.errors import StandardsRequestError
-from backend_spark.exports.formats import (
-    COUNTER_NOTES,
+from backend_spark.exports.cell_states import (
     GEOJSON,
-    MEASURED,
-    TRUTH,
     cell_ring,
-    counter_properties,
     finite_or_none,
-    unit_of_measurement,
 )
 from backend_spark.sensorthings.catalogue import Catalogue, NodeSeries, Series
+
+_TYPES: Final = "http://www.opengis.net/def/observationType/OGC-OM/2.0/"
+MEASURED: Final = f"{_TYPES}OM_Measurement"
+TRUTH: Final = f"{_TYPES}OM_TruthObservation"
+_UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
+
+COUNTER_NOTES: Final = {
+    "": "",
+    "result": ", counted up since the counter began: take differences",
+    "parameters/sum": ", since the reading before; the counter is parameters/sum",
+}
+"""Where a rain gauge or another counter has its count; end of the description."""
+
+UNITS: Final = {
+    "mm": ("millimetre", "mm"),
+    "deg": ("degree", "deg"),
+    "Cel": ("degree Celsius", "Cel"),
+    "Pa": ("pascal", "Pa"),
+    "m": ("metre", "m"),
+    "%": ("percent", "%"),
+    "%RH": ("relative humidity", "%"),
+    "V": ("volt", "V"),
+    "A": ("ampere", "A"),
+    "m/s2": ("metre per second squared", "m/s2"),
+    "s": ("second", "s"),
+    "/": ("ratio", "1"),
+}
+"""SenML units with their UCUM names and codes; other units keep their symbol."""
+
+
+def counter_properties(counter: str) -> dict[str, bool | str | None]:
+    """Properties of a datastream: where its count is, a key of `COUNTER_NOTES`."""
+    return {"is_counted": counter == "result", "counter": counter or None}
+
+
+def unit_of_measurement(symbol: str) -> dict[str, str | None]:
+    """A unit of SenML as SensorThings writes it; all null without one."""
+    if not symbol:
+        return {"name": None, "symbol": None, "definition": None}
+    name, code = UNITS.get(symbol, (symbol, symbol))
+    return {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
+
 
 OBSERVATIONS: Final = "Observations"
 _ANY_RESULT: Final = (

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from backend_spark.console.dependencies import Chief, ConsoleServices, Services, viewer
 from backend_spark.console.http import json_response, read_bounded
 from backend_spark.console.overlays import MAX_FILE_BYTES, Overlay, overlay_view
-from backend_spark.exports.formats import GEOJSON
+from backend_spark.exports.cell_states import GEOJSON
 from backend_spark.tile_packs import (
     MAX_ZOOM,
     MEDIA_TYPES,

@@ -27,7 +27,7 @@ from backend_spark.console.features import (
 from backend_spark.console.http import json_response, service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import StandardsRequestError
-from backend_spark.exports.formats import GEOJSON, exercise_mark
+from backend_spark.exports.cell_states import GEOJSON, exercise_mark
 from backend_spark.sensorthings.entities import ENTITY_SETS, time_text
 from backend_spark.sensorthings.request_syntax import parse_options
 from backend_spark.sensorthings.service import BareValue

@@ -32,7 +32,7 @@ from backend_spark.console import accounts
 from backend_spark.console.audit_log import ACCESS_KINDS, read_journal
 from backend_spark.console.nodes import cell_center
 from backend_spark.errors import StandardsRequestError
-from backend_spark.exports.formats import cell_ring
+from backend_spark.exports.cell_states import cell_ring
 from backend_spark.sensorthings.request_syntax import parse_options
 from backend_spark.sensorthings.service import SensorThingsService
 from backend_spark.tables.bounded_answers import AnswerLimits
