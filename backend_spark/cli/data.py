@@ -29,7 +29,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 
 if TYPE_CHECKING:
-    from backend_spark.analysed_rain.table import AnalysisImporter
+    from backend_spark.analysed_rain import AnalysisImporter
 
 EXIT_NOT_CURRENT = 75
 """EX_TEMPFAIL of sysexits.h: a backend is stale, ahead, empty or unreachable."""
@@ -277,7 +277,7 @@ def load_analyses(
     was written, moved to the subfolder refused, with its reasons.
     """
     settings = read_settings(config_path)
-    from backend_spark.analysed_rain.grib_files import Product  # noqa: PLC0415 - numpy
+    from backend_spark.grib_files import Product  # noqa: PLC0415 - numpy
 
     given = {
         Product.SOIL_WATER: soil_water or settings.analysis.soil_water_folder,
@@ -293,8 +293,8 @@ def load_analyses(
 
 
 def _importer(settings: BackendSettings, *, as_issued: bool) -> "AnalysisImporter":
-    from backend_spark.analysed_rain.cells import meshes_of_interest  # noqa: PLC0415
-    from backend_spark.analysed_rain.table import AnalysisImporter  # noqa: PLC0415
+    from backend_spark.analysed_cells import meshes_of_interest  # noqa: PLC0415
+    from backend_spark.analysed_rain import AnalysisImporter  # noqa: PLC0415
     from backend_spark.criteria.cell_rules import CellRuleProvider  # noqa: PLC0415
     from backend_spark.tables.reader import DeltaTables  # noqa: PLC0415
     from backend_spark.tables.store import tables_folder  # noqa: PLC0415

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from backend_spark.analysed_rain.cells import cell_meshes
-from backend_spark.analysed_rain.table import AnalysisReader
+from backend_spark.analysed_cells import cell_meshes
+from backend_spark.analysed_rain import AnalysisReader
 from backend_spark.config import BackendSettings, RainCriteriaSection
 from backend_spark.criteria.jma import telegrams_in
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria

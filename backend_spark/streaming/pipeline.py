@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.analysed_rain.cells import AnalysedLevels, Row, SilentCells
+from backend_spark.analysed_cells import AnalysedLevels, Row, SilentCells
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.criteria.cell_rules import AppliedChanges, CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset

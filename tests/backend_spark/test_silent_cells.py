@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from storm_log import T0, TOKENS, by_key, message, write
 
-from backend_spark.analysed_rain.cells import cell_meshes
+from backend_spark.analysed_cells import cell_meshes
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.streaming import job

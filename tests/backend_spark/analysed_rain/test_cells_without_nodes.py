@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from jma_grib import AT, index_file, rain_file
 
-from backend_spark.analysed_rain.cells import AnalysedLevels, meshes_of_interest
-from backend_spark.analysed_rain.grib_files import Product
-from backend_spark.analysed_rain.table import AnalysisImporter, AnalysisReader
+from backend_spark.analysed_cells import AnalysedLevels, meshes_of_interest
+from backend_spark.analysed_rain import AnalysisImporter, AnalysisReader
 from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaTable, cell_at_mesh, read_criteria
+from backend_spark.grib_files import Product
 from backend_spark.notices.notice_state import LevelReader, NoticePolicy, NoticeState
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables.delta_writer import append_rows, create_tables

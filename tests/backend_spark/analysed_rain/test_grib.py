@@ -17,12 +17,12 @@ from jma_grib import (
     section,
 )
 
-from backend_spark.analysed_rain.grib_files import (
+from backend_spark.criteria.tables import mesh_center
+from backend_spark.grib_files import (
     mesh_rows_and_columns,
     read_fields,
     unpack_run_lengths,
 )
-from backend_spark.criteria.tables import mesh_center
 from service_runtime.errors import FieldError
 
 MISSING = 9999.0

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pytest
 from jma_grib import AT, JmaFile, index_file, rain_file
 
-from backend_spark.analysed_rain.cells import cell_meshes, meshes_of_interest
-from backend_spark.analysed_rain.grib_files import Product, digest
-from backend_spark.analysed_rain.table import (
+from backend_spark.analysed_cells import cell_meshes, meshes_of_interest
+from backend_spark.analysed_rain import (
     AnalysisImporter,
     AnalysisReader,
     ImportedAnalysis,
@@ -29,6 +28,7 @@ from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.errors import AnalysisFileError
+from backend_spark.grib_files import Product, digest
 from backend_spark.tables.delta_writer import append_rows
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
@@ -169,7 +169,7 @@ def test_files_that_stay_are_read_once(
         read.append(data)
         return digest(data)
 
-    monkeypatch.setattr("backend_spark.analysed_rain.table.digest", count)
+    monkeypatch.setattr("backend_spark.analysed_rain.digest", count)
     for minutes in (0, 10, 20):
         path = drop(tmp_path, Product.RAIN, rain_of(5.0, minutes))
     load(tmp_path, 1500)
@@ -356,7 +356,7 @@ def test_read_only_folder_stops_nothing(
     def refuse(folder: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), folder)
 
-    monkeypatch.setattr("backend_spark.analysed_rain.table.make_folder", refuse)
+    monkeypatch.setattr("backend_spark.analysed_rain.make_folder", refuse)
     bad = drop(tmp_path, Product.RAIN, GOOD.but(at=AT - timedelta(minutes=10)))
     bad.write_bytes(b"no such thing")
     set_age(bad, 3600)

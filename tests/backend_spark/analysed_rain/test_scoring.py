@@ -11,14 +11,14 @@ import pytest
 from jma_grib import AT, index_file, rain_file
 from msgspec.structs import replace
 
-from backend_spark.analysed_rain.grib_files import Product
-from backend_spark.analysed_rain.table import (
+from backend_spark.analysed_rain import (
     AnalysisImporter,
     AnalysisReader,
     ImportedAnalysis,
     TableAnalyses,
 )
 from backend_spark.config import KeepSection
+from backend_spark.grib_files import Product
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell

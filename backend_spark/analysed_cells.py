@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from backend_spark.analysed_rain.grib_files import Product
-from backend_spark.analysed_rain.table import NEWEST_LAST, TABLE
+from backend_spark.analysed_rain import NEWEST_LAST, TABLE
 from backend_spark.criteria.tables import (
     CriteriaTable,
     cell_at_mesh,
     mesh_center,
     mesh_code_at,
 )
+from backend_spark.grib_files import Product
 from backend_spark.scoring.holds import (
     GRACE_S,
     HELD,

@@ -1,4 +1,4 @@
-"""Table of JMA's analyses: import of files, and the analyses of a cell for scoring.
+"""JMA's analyses of rain and soil water: import of files, and table for scoring.
 
 An analysis counts from its import (decision 28). A file is imported completely or not
 at all; an invalid one is moved to the subfolder ``refused`` with its reasons.
@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from backend_spark.analysed_rain.grib_files import (
+from backend_spark.config import KeepSection
+from backend_spark.errors import AnalysisFileError
+from backend_spark.grib_files import (
     MAX_BYTES,
     Analysis,
     Product,
@@ -24,8 +26,6 @@ from backend_spark.analysed_rain.grib_files import (
     read_analysis,
     time_of,
 )
-from backend_spark.config import KeepSection
-from backend_spark.errors import AnalysisFileError
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.surrounding_rain import Span
 from backend_spark.tables.delta_writer import (
