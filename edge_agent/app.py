@@ -39,8 +39,7 @@ from edge_agent.queue.base import (
     QueueFullError,
 )
 from edge_agent.queue.inspection import ledger_writer
-from edge_agent.queue.memory import MemoryQueue
-from edge_agent.queue.spare import SPARE_BYTES, open_or_spare
+from edge_agent.queue.memory import SPARE_BYTES, MemoryQueue, open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import RESERVE_BYTES
 from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically

@@ -319,7 +319,7 @@ class DiskReports:
     """Decides when the state of the disk is reported.
 
     A worn SD card becomes read-only. The node goes on with messages in memory
-    (`edge_agent.queue.spare`), until somebody replaces the card, or corrects
+    (`edge_agent.queue.memory`), until somebody replaces the card, or corrects
     `queue.path` if that is at fault.
 
     Args:

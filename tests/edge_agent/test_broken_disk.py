@@ -28,7 +28,7 @@ from edge_agent.queue.base import (
     QueueFileError,
 )
 from edge_agent.queue.inspection import read_counters
-from edge_agent.queue.spare import open_or_spare
+from edge_agent.queue.memory import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.status import load_status
 from spatial_mqtt.senml import MessageId, Pack, decode_pack
@@ -231,7 +231,7 @@ OPEN_AS_USER = """
 import os, sys
 from pathlib import Path
 from edge_agent.status import format_disk_failure
-from edge_agent.queue.spare import open_or_spare
+from edge_agent.queue.memory import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 path, memory = map(Path, sys.argv[1:])

@@ -19,7 +19,7 @@ from edge_agent.queue.base import (
     QueueFileError,
 )
 from edge_agent.queue.disk_reserve import commit_removals
-from edge_agent.queue.spare import open_or_spare
+from edge_agent.queue.memory import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
 

@@ -21,9 +21,9 @@ from edge_agent.queue.base import (
 )
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.memory import make_spare
 from edge_agent.queue.recovery import salvage
 from edge_agent.queue.schema import check_integrity, connect, migrate
-from edge_agent.queue.spare import make_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import Store
 from spatial_mqtt.senml import MessageId
