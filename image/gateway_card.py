@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
+from edge_agent.cli.first_boot import TextError, decode_text, encode_text
 from gateway_daemon.config import read_gateway_settings, read_manager_settings
 from service_runtime.files import (
     WIPE_SUFFIX,

@@ -14,7 +14,7 @@ COMMANDS = {
         "Check the settings, read every sensor, test the link.",
     ),
     "first-boot": (
-        "edge_agent.cli.provision:first_boot",
+        "edge_agent.cli.first_boot:first_boot",
         "Install node.toml from the card, if it is new and valid; write a report.",
     ),
     "provision": (

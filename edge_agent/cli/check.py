@@ -31,7 +31,7 @@ from edge_agent.cli._options import (
     print_error,
     read_settings,
 )
-from edge_agent.commissioning.fleet import encode_text
+from edge_agent.cli.first_boot import encode_text
 from edge_agent.commissioning.link_check import (
     HANDSHAKE_BYTES,
     TLS_BYTES,

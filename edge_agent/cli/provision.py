@@ -1,46 +1,337 @@
-"""The commands ``provision`` (fleet CSV to node files and labels) and ``first-boot``.
+"""The command ``provision``: a fleet's CSV to settings of each node, and labels.
 
-``provision`` runs in the office, ``first-boot`` at each start of a node. The labels are
-for the boxes of a fleet: one HTML page for A4 that needs no network.
+The CSV has a line for each node. Spreadsheets write byte order marks, Shift JIS or
+UTF-16, semicolons or tabs, full-width digits and trailing blanks; all of these are
+accepted. The labels are for the boxes of a fleet: one HTML page for A4 that needs no
+network.
 """
 
+import csv
+import difflib
 import html
-from collections.abc import Iterator, Sequence
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import segno
 
 from edge_agent import app
-from edge_agent.cli._options import EXIT_FAILED, PROGRAM, print_error
-from edge_agent.clock import SystemClock
-from edge_agent.commissioning.first_boot import (
-    NODE_FILE,
-    REPORT_FILE,
-    CardPaths,
-    InstallResult,
-    InstallStatus,
-    format_report,
-    install_settings,
-    wipe_key,
-)
-from edge_agent.commissioning.fleet import (
-    SETTINGS_KEYS,
-    FleetError,
-    FleetNode,
-    TextError,
-    decode_text,
-    format_node_toml,
-    make_fleet_nodes,
-    parse_fleet_lines,
-)
-from edge_agent.config import parse_node_settings
+from edge_agent.cli._options import EXIT_FAILED, PROGRAM
+from edge_agent.cli.first_boot import NODE_FILE, TextError, decode_text
+from edge_agent.config import NodeSections, NodeSettings, parse_node_settings
+from edge_agent.sensors.registry import find_sensor_kind
 from service_runtime import lifecycle
+from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
-from service_runtime.settings import parse_toml
+from service_runtime.settings import (
+    Problem,
+    SettingsError,
+    describe_settings,
+    parse_toml,
+)
 from spatial_mqtt.topics import cell_topic
+
+REQUIRED_COLUMNS = ("id", "latitude", "longitude")
+PLACE_COLUMN = "place"
+SENSOR_PREFIX = "sensor."
+_SECTIONS = {
+    "id": "node.id",
+    "latitude": "node.latitude",
+    "longitude": "node.longitude",
+}
+_SHORT = {"managers": "uplink.managers", "gateway": "uplink.gateway"}
+SHORT_COLUMNS: Mapping[str, str] = {**_SECTIONS, **_SHORT}
+"""Columns whose name has no section."""
+
+_DELIMITERS = ",;\t"
+_DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−"), "-")
+
+
+class FleetError(ValueError):
+    """A fleet file breaks one rule or more.
+
+    Attributes:
+        problems: One sentence for each mistake, in the order of the lines.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True)
+class FleetLine:
+    """The line of one node.
+
+    Attributes:
+        number: Number of the line in the file, from 1.
+        cells: By the name of the column; empty ones are left out.
+    """
+
+    number: int
+    cells: Mapping[str, str]
+
+
+def parse_fleet_lines(
+    text: str, keys: Sequence[str]
+) -> tuple[list[FleetLine], list[str]]:
+    """Read the lines of a fleet's CSV, and find mistakes of their form.
+
+    Args:
+        text: The file, with a header.
+        keys: Keys of the settings that may be columns, beside the short names,
+            `PLACE_COLUMN` and ``sensor.<name>``.
+
+    Raises:
+        FleetError: A required column is missing, or there is no line.
+    """
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    header = [_column(cell) for cell in next(rows, [])]
+    while header and not header[-1]:
+        header.pop()
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
+    if missing:
+        raise FleetError([
+            f"line 1 must have a column {name!r}, got {', '.join(header) or 'none'}"
+            for name in missing
+        ])
+    problems = list(_header_problems(header, keys))
+    good = [name if _is_known(name, keys) else None for name in header]
+    lines = []
+    for row in rows:
+        cells = [_plain(cell) for cell in row]
+        extra = [cell for cell in cells[len(header) :] if cell]
+        if extra:
+            problems.append(
+                f"line {rows.line_num} must have at most {len(header)} cells, "
+                f"got {extra[0]!r} beyond them; quote a cell that holds a delimiter"
+            )
+        named = {n: c for n, c in zip(good, cells, strict=False) if n and c}
+        if named:
+            lines.append(FleetLine(rows.line_num, named))
+    if not lines:
+        raise FleetError(["the file must have a line for each node, got none"])
+    return lines, problems
+
+
+def _is_known(column: str, known: Sequence[str]) -> bool:
+    is_sensor = column.startswith(SENSOR_PREFIX) and len(column) > len(SENSOR_PREFIX)
+    return is_sensor or column in {*SHORT_COLUMNS, PLACE_COLUMN, *known}
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that is most frequent in the header."""
+    head = text.partition("\n")[0]
+    return max(_DELIMITERS, key=head.count)
+
+
+def _plain(cell: str) -> str:
+    """The cell with ASCII digits, dashes and blanks, without blanks around it."""
+    return unicodedata.normalize("NFKC", cell).translate(_DASHES).strip()
+
+
+def _column(cell: str) -> str:
+    """Name of a column; only the name of a sensor may have capitals."""
+    name = _plain(cell)
+    is_sensor = name.lower().startswith(SENSOR_PREFIX)
+    return SENSOR_PREFIX + name[len(SENSOR_PREFIX) :] if is_sensor else name.lower()
+
+
+def _header_problems(header: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    for name in sorted({n for n in header if header.count(n) > 1}):
+        yield f"line 1, column {name!r} must be there once; remove or rename the others"
+    for name in header:
+        if not _is_known(name, known):
+            columns = [*SHORT_COLUMNS, PLACE_COLUMN, *known]
+            near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+            remedy = f"did you mean {near[0]!r}?" if near else "remove it"
+            yield f"line 1, column {name!r} is not known; {remedy}"
+
+
+Table = dict[str, Any]
+
+_KINDS = {row.path: row.kind for row in describe_settings(NodeSections)}
+SETTINGS_KEYS: Sequence[str] = tuple(path for path in _KINDS if path.count(".") == 1)
+"""Keys of the settings that may be columns."""
+
+_PAIR = re.compile(r"([a-z0-9_]+)=(.*)")
+_COMMA = re.compile(r"-?\d+,\d+")
+
+
+@dataclass(frozen=True)
+class FleetNode:
+    """One node of a fleet.
+
+    Attributes:
+        line: Number of its line in the file.
+        place: Name of its place for people; may be empty.
+        table: Its settings as a TOML table.
+        node: The same, checked.
+    """
+
+    line: int
+    place: str
+    table: Table
+    node: NodeSettings
+
+    @property
+    def id(self) -> str:
+        """Id of the node."""
+        return self.node.settings.node.id
+
+
+def make_fleet_nodes(
+    lines: Iterable[FleetLine], problems: Sequence[str] = ()
+) -> list[FleetNode]:
+    """Make the settings of every line.
+
+    Args:
+        lines: Lines of the file.
+        problems: Mistakes of their form.
+
+    Raises:
+        FleetError: Lines have mistakes; lists all of them.
+    """
+    problems = list(problems)
+    nodes: list[FleetNode] = []
+    first: dict[str, int] = {}
+    for line in lines:
+        id_ = line.cells.get("id", "")
+        if id_ and first.setdefault(id_.lower(), line.number) != line.number:
+            problems.append(
+                f"line {line.number}, column 'id': must be unique, got {id_!r}, which "
+                f"line {first[id_.lower()]} has; give one of them another"
+            )
+        table, wrong = _table(line)
+        problems += wrong
+        try:
+            nodes.append(
+                FleetNode(
+                    line.number,
+                    line.cells.get(PLACE_COLUMN, ""),
+                    table,
+                    parse_node_settings(table),
+                )
+            )
+        except SettingsError as error:
+            problems += [_at(line, problem) for problem in error.problems]
+    if problems:
+        raise FleetError(problems)
+    return nodes
+
+
+def _table(line: FleetLine) -> tuple[Table, list[str]]:
+    """The TOML table of a line, and the mistakes in its cells of sensors."""
+    table: Table = {}
+    problems: list[str] = []
+    for column, cell in line.cells.items():
+        if column == PLACE_COLUMN:
+            continue
+        if column.startswith(SENSOR_PREFIX):
+            name = column.removeprefix(SENSOR_PREFIX)
+            sensor, wrong = _sensor(name, cell)
+            table.setdefault("sensor", []).append(sensor)
+            problems += [f"line {line.number}, column {column!r}: {w}" for w in wrong]
+        else:
+            section, _, key = SHORT_COLUMNS.get(column, column).partition(".")
+            value = _value(cell, _KINDS[f"{section}.{key}"])
+            table.setdefault(section, {})[key] = value
+    return table, problems
+
+
+def _sensor(name: str, cell: str) -> tuple[Table, list[str]]:
+    """``rain-gauge pin=17 mm_per_tip=0.5`` as a table."""
+    kind, *pairs = cell.split()
+    table: Table = {"kind": kind, "name": name}
+    problems = []
+    try:
+        kinds = {
+            row.path: row.kind
+            for row in describe_settings(find_sensor_kind(kind).settings)
+        }
+    except FieldError:
+        kinds = {}  # reading the settings reports it
+    for pair in pairs:
+        match = _PAIR.fullmatch(pair)
+        if match is None:
+            problems.append(
+                f"must be a kind and key=value pairs, got {pair!r}; "
+                "write such as rain-gauge pin=17 mm_per_tip=0.5"
+            )
+        else:
+            table[match[1]] = _value(match[2], kinds.get(match[1], "text"))
+    return table, problems
+
+
+def _value(cell: str, kind: str) -> object:
+    """A cell converted to the type of its key; unchanged when that fails."""
+    if kind.startswith("a list of "):
+        element = "a " + kind.removeprefix("a list of ")
+        return [_value(each, element) for each in cell.replace(",", " ").split()]
+    if "number" in kind:
+        return _number(cell)
+    if kind == "true or false":
+        return {"true": True, "false": False}.get(cell.lower(), cell)
+    return cell
+
+
+def _number(cell: str) -> object:
+    for number in (int, float):
+        try:
+            return number(cell)
+        except ValueError:
+            continue
+    return cell
+
+
+def _at(line: FleetLine, problem: Problem) -> str:
+    """Format a mistake in the settings of a line, with line and column."""
+    columns = [column for column in _columns(line.cells) if _is_about(problem, column)]
+    column = max(columns, key=len, default="")
+    cell = line.cells.get(column, "")
+    comma = "; write a point, not a comma" if _COMMA.fullmatch(cell) else ""
+    place = f", column {column!r}" if column else ""
+    return f"line {line.number}{place}: {problem}{comma}"
+
+
+def _columns(cells: Mapping[str, str]) -> Iterator[str]:
+    yield from SHORT_COLUMNS  # the mistake may be that the column is missing
+    yield from (column for column in cells if column not in SHORT_COLUMNS)
+
+
+def _is_about(problem: Problem, column: str) -> bool:
+    key = SHORT_COLUMNS.get(column, column)
+    is_under = problem.field == key or problem.field.startswith((f"{key}.", f"{key}["))
+    return is_under or (column, problem.part) == ("managers", "managers or gateway")
+
+
+def format_node_toml(id_: str, table: Mapping[str, Any]) -> str:
+    """Format the TOML file: sections, then a ``[[sensor]]`` for each sensor."""
+    return "\n".join(_lines(id_, table)) + "\n"
+
+
+def _lines(id_: str, table: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# Node {id_}, made by 'edge-agent provision'."
+    for section, keys in table.items():
+        if section != "sensor":
+            yield f"\n[{section}]"
+            yield from _keys(keys)
+    for sensor in table.get("sensor", []):
+        yield "\n[[sensor]]"
+        yield from _keys(sensor)
+
+
+def _keys(keys: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in keys.items():
+        # JSON's text, numbers, booleans and lists are TOML as well.
+        yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+
 
 LABELS = "labels.html"
 
@@ -137,57 +428,6 @@ def _print_problems(fleet: Path, problems: Sequence[str]) -> int:
     for problem in problems:
         click.echo(f"{PROGRAM}: {fleet}: {problem}", err=True)
     return lifecycle.EXIT_USAGE_DATA
-
-
-_STATUS = {
-    InstallStatus.NOTHING: 0,
-    InstallStatus.TAKEN: 0,
-    InstallStatus.REFUSED: lifecycle.EXIT_CONFIG,
-}
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-
-
-@click.command("first-boot")
-@click.option(
-    "--from", "source", required=True, type=_FOLDER, help="Folder on the FAT partition."
-)
-@click.option(
-    "--to", "target", required=True, type=_FOLDER, help="Folder of the active settings."
-)
-def first_boot(source: Path, target: Path) -> None:
-    """Install node.toml from the card, if it is new and valid; write a report.
-
-    Certificates that [tls] names are installed as well, and the key is wiped from the
-    card. Runs at every start before the agent, and is quick when nothing is new.
-    The status is 0, or 78 when the file was refused: then the earlier settings stay
-    active.
-    """
-    try:
-        outcome = _install(CardPaths(source, target))
-    except OSError as error:
-        raise SystemExit(print_error(error)) from error
-    click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")
-    for problem in outcome.problems:
-        click.echo(problem, err=True)
-    raise SystemExit(_STATUS[outcome.result])
-
-
-def _install(place: CardPaths) -> InstallResult:
-    place.target.mkdir(parents=True, exist_ok=True)
-    outcome = install_settings(place)
-    path = place.source / REPORT_FILE
-    previous = path.read_bytes() if path.exists() else b""
-    if place.source.is_dir() and not outcome.is_reported(previous):
-        write_atomic(path, format_report(outcome, _now()))
-    wipe_key(place)
-    return outcome
-
-
-def _now() -> str:
-    clock = SystemClock()
-    now = datetime.fromtimestamp(clock.wall_s(), UTC)
-    note = "" if clock.is_synchronised() else " (the clock was not set yet)"
-    return f"{now:%Y-%m-%d %H:%M} UTC{note}"
 
 
 _STYLE = """

@@ -1,1 +1,1 @@
-"""Commissioning of nodes: fleet files, first boot, checks of sensors and link."""
+"""Commissioning of nodes: checks of sensors and link before an installer leaves."""

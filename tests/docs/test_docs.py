@@ -16,7 +16,7 @@ from backend_spark.config import BackendSettings
 from backend_spark.exports.sql import JointSettings
 from docs.demo_picture import draw_terminal
 from docs.settings_page import page
-from edge_agent.commissioning.fleet import (
+from edge_agent.cli.provision import (
     SETTINGS_KEYS,
     make_fleet_nodes,
     parse_fleet_lines,

@@ -13,13 +13,9 @@ from backend_spark.errors import RainTableError, TelegramError
 from backend_spark.evaluation.inputs import read_rain_series, read_slides
 from backend_spark.rain_table import RainText, soil_water_lines
 from backend_spark.scoring.decode import parse_message as parse_row
-from edge_agent.commissioning.fleet import (
-    SETTINGS_KEYS,
-    FleetError,
-    TextError,
-    parse_fleet_lines,
-)
-from edge_agent.commissioning.fleet import decode_text as decode_fleet_text
+from edge_agent.cli.first_boot import TextError
+from edge_agent.cli.first_boot import decode_text as decode_fleet_text
+from edge_agent.cli.provision import SETTINGS_KEYS, FleetError, parse_fleet_lines
 from edge_agent.config import parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.sensors import ds18b20, gnss, modbus, sdi12

@@ -299,7 +299,7 @@ def test_report_that_is_still_right_is_not_written_again(
         (machine.fat / "node.crt").write_bytes(certificate)
     machine.start()
     before = machine.report
-    monkeypatch.setattr("edge_agent.cli.provision._now", lambda: "a later time")
+    monkeypatch.setattr("edge_agent.cli.first_boot._now", lambda: "a later time")
     machine.start()
 
     assert machine.report == before

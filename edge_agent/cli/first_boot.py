@@ -1,4 +1,4 @@
-"""First boot: installs a node's settings from the FAT partition of its card.
+"""The command ``first-boot``: installs a node's settings from its card's FAT partition.
 
 The order of the steps makes a power cut harmless: certificates before the settings
 that name them, settings before the mark that they were installed, and only then are
@@ -6,19 +6,24 @@ secrets wiped. An interrupted run starts again at the next boot with the same re
 A wrong file never replaces working settings; the report gives the reasons.
 """
 
+import codecs
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
+import click
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
+from edge_agent.cli._options import print_error
+from edge_agent.clock import SystemClock
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.safe_mode import recover_settings
+from service_runtime import lifecycle
 from service_runtime.files import mark_for_wipe, wipe_marked, write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tls import TpmError
@@ -346,3 +351,81 @@ def _report_lines(outcome: InstallResult, when: str) -> Iterator[str]:
         yield ""
         yield f"Correct {NODE_FILE} on this card with any text editor, put the card"
         yield "back and switch the node on. The settings from before are not touched."
+
+
+class TextError(ValueError):
+    """A file is in none of the encodings of office programs."""
+
+
+def decode_text(raw: bytes) -> str:
+    """Decode a text file of an office program: UTF-8, UTF-16 or Shift JIS.
+
+    Raises:
+        TextError: It is in none of these.
+    """
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return raw.decode("utf-16", errors="replace")
+    for encoding in ("utf-8-sig", "cp932"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise TextError(
+        "the file must be text in UTF-8, UTF-16 or Shift JIS (cp932); save it as UTF-8"
+    )
+
+
+def encode_text(lines: Sequence[str]) -> bytes:
+    """Encode lines for every editor: UTF-8 with byte order mark, CR LF."""
+    return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
+
+
+_STATUS = {
+    InstallStatus.NOTHING: 0,
+    InstallStatus.TAKEN: 0,
+    InstallStatus.REFUSED: lifecycle.EXIT_CONFIG,
+}
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command("first-boot")
+@click.option(
+    "--from", "source", required=True, type=_FOLDER, help="Folder on the FAT partition."
+)
+@click.option(
+    "--to", "target", required=True, type=_FOLDER, help="Folder of the active settings."
+)
+def first_boot(source: Path, target: Path) -> None:
+    """Install node.toml from the card, if it is new and valid; write a report.
+
+    Certificates that [tls] names are installed as well, and the key is wiped from the
+    card. Runs at every start before the agent, and is quick when nothing is new.
+    The status is 0, or 78 when the file was refused: then the earlier settings stay
+    active.
+    """
+    try:
+        outcome = _install_and_report(CardPaths(source, target))
+    except OSError as error:
+        raise SystemExit(print_error(error)) from error
+    click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")
+    for problem in outcome.problems:
+        click.echo(problem, err=True)
+    raise SystemExit(_STATUS[outcome.result])
+
+
+def _install_and_report(place: CardPaths) -> InstallResult:
+    place.target.mkdir(parents=True, exist_ok=True)
+    outcome = install_settings(place)
+    path = place.source / REPORT_FILE
+    previous = path.read_bytes() if path.exists() else b""
+    if place.source.is_dir() and not outcome.is_reported(previous):
+        write_atomic(path, format_report(outcome, _now()))
+    wipe_key(place)
+    return outcome
+
+
+def _now() -> str:
+    clock = SystemClock()
+    now = datetime.fromtimestamp(clock.wall_s(), UTC)
+    note = "" if clock.is_synchronised() else " (the clock was not set yet)"
+    return f"{now:%Y-%m-%d %H:%M} UTC{note}"
