@@ -7,21 +7,18 @@ from random import Random
 
 import msgspec
 
-from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.ddll import (
-    LinkPacket,
-    LinkSend,
-    LinkStatus,
-    PingTimes,
-    RingLink,
-)
+from gateway_daemon.overlay.ddll import LinkSend, PingTimes, RingLink
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import OverlayKey
 from gateway_daemon.overlay.messages import (
     CarriedMessage,
+    LinkPacket,
+    LinkStatus,
     MessageCopy,
     OverlayMessage,
     PublicationResult,
+    decode_frame,
+    encode_frame,
 )
 from gateway_daemon.overlay.peers import ReplyTimeouts
 
@@ -220,7 +217,7 @@ class SimulatedGateways:
                 self._planned.pop(name, None)
                 node.on_timer(self.now_s)
             else:
-                node.receive(*wire_format.decode_frame(frame), self.now_s)
+                node.receive(*decode_frame(frame), self.now_s)
             self._serve(name)
         self.now_s = until_s
 
@@ -241,7 +238,7 @@ class SimulatedGateways:
     def _serve(self, name: str) -> None:
         node = self.nodes[name]
         while copy := node.pop_copy(self.now_s):
-            self._send_frame(name, copy.to, wire_format.encode_frame(*copy))
+            self._send_frame(name, copy.to, encode_frame(*copy))
             self.copies += isinstance(copy.packet, MessageCopy)
         outbox = node.pop_outbox()
         ids = [message.id for message, _ in outbox.received]
@@ -250,7 +247,7 @@ class SimulatedGateways:
         else:
             self.received[name] += ids
         for packet in outbox.packets:
-            self._send_frame(name, packet.to, wire_format.encode_frame(*packet))
+            self._send_frame(name, packet.to, encode_frame(*packet))
         self.results += outbox.results
         due_s = node.next_due_s()
         if due_s is not None and due_s != self._planned.get(name):

@@ -16,9 +16,19 @@ Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Querying before linking
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from enum import Enum
 from typing import Generic, NamedTuple
 
+from gateway_daemon.overlay.messages import (
+    LinkChange,
+    LinkPacket,
+    LinkSequence,
+    LinkStatus,
+    NeighbourQuery,
+    NeighbourReply,
+    SetLeft,
+    SetRight,
+    SetRightReply,
+)
 from gateway_daemon.overlay.partition import K
 
 LEFT_NEIGHBOURS = 4
@@ -29,94 +39,6 @@ SURPRISES_BEFORE_REPAIR = 2
 
 MAX_LEAVE_TRIES = 12
 """Attempts to leave; then the node leaves anyway and the others repair the list."""
-
-
-class LinkSequence(NamedTuple):
-    """Sequence number of a link: an era, which a repair increments, and a number."""
-
-    repair: int = 0
-    number: int = 0
-
-    def next(self) -> "LinkSequence":
-        """Return the next number of the same era."""
-        return LinkSequence(self.repair, self.number + 1)
-
-
-class LinkChange(Enum):
-    """Why a right link changes."""
-
-    INSERT = "insert"
-    DELETE = "delete"
-    REPAIR = "repair"
-
-
-class LinkStatus(Enum):
-    """State of a node in the list; only a node that is IN may change links."""
-
-    OUT = "out"
-    INSERTING = "inserting"
-    IN = "in"
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True)
-class NeighbourQuery:
-    """Request for a `NeighbourReply`."""
-
-
-@dataclass(frozen=True)
-class NeighbourReply(Generic[K]):
-    """Answer to `NeighbourQuery`, and to a `SetRight` that was refused.
-
-    Attributes:
-        status: State of the sender.
-        right: Its right neighbour.
-        seq: Of its right link.
-        lefts: The sender and the nodes left of it, nearest first.
-        refused: Whether it answers a `SetRight`.
-    """
-
-    status: LinkStatus
-    right: K
-    seq: LinkSequence
-    lefts: tuple[K, ...]
-    refused: bool = False
-
-
-@dataclass(frozen=True)
-class SetRight(Generic[K]):
-    """Request to make ``new`` the right neighbour, if it still is ``expected``."""
-
-    kind: LinkChange
-    new: K
-    expected: K
-    seq: LinkSequence
-
-
-@dataclass(frozen=True)
-class SetRightReply(Generic[K]):
-    """Answer to a `SetRight` that was carried out.
-
-    Attributes:
-        seq: Of the link from the new node to the right.
-        lefts: The sender and the nodes left of it, nearest first.
-    """
-
-    seq: LinkSequence
-    lefts: tuple[K, ...]
-
-
-@dataclass(frozen=True)
-class SetLeft(Generic[K]):
-    """Notice that the left neighbour is ``lefts[0]``, if the number is newer."""
-
-    seq: LinkSequence
-    lefts: tuple[K, ...]
-
-
-LinkPacket = (
-    NeighbourQuery | NeighbourReply[K] | SetRight[K] | SetRightReply[K] | SetLeft[K]
-)
 
 
 class LinkSend(NamedTuple, Generic[K]):

@@ -31,9 +31,13 @@ from gateway_daemon.overlay.messages import (
     DeliverMessage,
     ForwarderAction,
     ForwarderPacket,
+    HasSubscribers,
+    HasSubscribersQuery,
+    Locate,
     MessageCopy,
     OpenPublications,
     OverlayMessage,
+    PacketBody,
     PriorityBacklog,
     PublicationDone,
     PublicationResult,
@@ -50,14 +54,10 @@ from gateway_daemon.overlay.peers import (
 )
 from gateway_daemon.overlay.skip_graph_node import (
     AddressedPacket,
-    HasSubscribers,
-    HasSubscribersQuery,
-    Locate,
     PublisherSuspension,
     SkipGraphNode,
     SuspensionSend,
 )
-from gateway_daemon.overlay.wire_format import PacketBody
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import is_system_topic, matches
 

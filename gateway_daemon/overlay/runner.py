@@ -22,7 +22,6 @@ from typing import Protocol
 import msgspec
 
 from edge_agent.uplink.link_rate import TokenBucket, wire_bytes
-from gateway_daemon.overlay import wire_format
 from gateway_daemon.overlay.gateway_node import OutgoingPacket, OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayError
 from gateway_daemon.overlay.messages import (
@@ -30,6 +29,8 @@ from gateway_daemon.overlay.messages import (
     MessageCopy,
     OverlayMessage,
     PublicationResult,
+    decode_frame,
+    encode_frame,
 )
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.peers import NO_PEERS, PeerSummary
@@ -195,7 +196,7 @@ class OverlayRunner:
 
     def on_frame(self, frame: bytes) -> None:
         try:
-            self._node.receive(*wire_format.decode_frame(frame), self._clock())
+            self._node.receive(*decode_frame(frame), self._clock())
         except OverlayError as error:
             log.warning("frame dropped: %s", error)
 
@@ -327,7 +328,7 @@ class OverlayRunner:
         self._transport.close_idle(now_s)
 
     def _send(self, letter: OutgoingPacket) -> None:
-        frame = wire_format.encode_frame(*letter)
+        frame = encode_frame(*letter)
         try:
             to = GatewayName.parse(letter.to.gateway)
         except OverlayError as error:

@@ -17,14 +17,11 @@ Source: Aspnes and Shah, SODA 2003 (the levels); the repeated search is ours. SG
 Banno et al., JIP 23(2), 2015 (the suspension; its messages are ours).
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway_daemon.overlay.ddll import (
     DEFAULT_PING_TIMES,
-    LinkPacket,
     LinkSend,
-    LinkStatus,
     PingTimes,
     RingLink,
     is_between,
@@ -36,17 +33,20 @@ from gateway_daemon.overlay.keys import (
     common_prefix_bits,
     membership_vector,
 )
-from gateway_daemon.overlay.messages import RankedNode
-
-
-class HasSubscribers(NamedTuple):
-    """Whether a topic has subscribers; sent to the left."""
-
-    value: bool
-
-
-class HasSubscribersQuery(NamedTuple):
-    """Query whether the topic has subscribers; sent to the right."""
+from gateway_daemon.overlay.messages import (
+    HasSubscribers,
+    HasSubscribersQuery,
+    LevelPacket,
+    LevelSearch,
+    LevelSearchReply,
+    LinkStatus,
+    Locate,
+    Located,
+    NodePacket,
+    ProbeRequest,
+    RankedNode,
+    SkipGraphPacket,
+)
 
 
 class SuspensionSend(NamedTuple):
@@ -127,56 +127,6 @@ MAX_SEARCH_HOPS = 64
 
 UPPER_LEVEL_FACTOR = 3.0
 """Factor of the ping interval above level 0, where a crash costs only hops."""
-
-
-@dataclass(frozen=True)
-class LevelPacket:
-    """A link packet for the list of one level."""
-
-    level: int
-    packet: LinkPacket[OverlayKey]
-
-
-@dataclass(frozen=True)
-class Locate:
-    """Search for the nearest node left of ``origin``, sent to ever nearer nodes."""
-
-    origin: OverlayKey
-
-
-@dataclass(frozen=True)
-class Located:
-    """Answer to `Locate`: the sender is the nearest node that it knows."""
-
-
-@dataclass(frozen=True)
-class LevelSearch:
-    """Search for a node that shares ``level`` bits, sent right one level below."""
-
-    level: int
-    origin: OverlayKey
-    hops: int = 0
-
-
-@dataclass(frozen=True)
-class LevelSearchReply:
-    """Answer to `LevelSearch`: the sender matches, or no node does."""
-
-    level: int
-    is_there: bool
-
-
-@dataclass(frozen=True)
-class ProbeRequest:
-    """Request to query the sender, which is in the list of this level."""
-
-    level: int
-
-
-SkipGraphPacket = (
-    LevelPacket | Locate | Located | LevelSearch | LevelSearchReply | ProbeRequest
-)
-NodePacket = SkipGraphPacket | HasSubscribers | HasSubscribersQuery
 
 
 class AddressedPacket(NamedTuple):

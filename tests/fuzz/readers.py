@@ -28,10 +28,13 @@ from gateway_daemon.gateway.incoming import (
 from gateway_daemon.gateway.subscriptions import SubscriptionTable, filters_by_broker
 from gateway_daemon.manager.autoscaler import decode_autoscale_report
 from gateway_daemon.manager.replication import decode_record, decode_view
-from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.ddll import NeighbourQuery
 from gateway_daemon.overlay.keys import OverlayError, OverlayKey
-from gateway_daemon.overlay.skip_graph_node import LevelPacket
+from gateway_daemon.overlay.messages import (
+    LevelPacket,
+    NeighbourQuery,
+    decode_frame,
+    encode_frame,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings, parse_toml
 from service_runtime.tls import Endpoint
@@ -196,9 +199,7 @@ NOTICE = of_json(
 )  # fmt: skip
 SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
 OVERLAY_KEY = OverlayKey("/3", 0, "g")
-FRAME = wire_format.encode_frame(
-    OVERLAY_KEY, OVERLAY_KEY, LevelPacket(0, NeighbourQuery())
-)
+FRAME = encode_frame(OVERLAY_KEY, OVERLAY_KEY, LevelPacket(0, NeighbourQuery()))
 RECEIPT = CustodyReceipt.from_ids([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
 MQTT = codec.encode_publish(
@@ -317,7 +318,7 @@ READERS = (
     ),
     Reader(
         "overlay frame",
-        wire_format.decode_frame,
+        decode_frame,
         (OverlayError,),
         (FRAME, b"\x01" + zlib.compress(FRAME[1:])),
     ),

@@ -7,16 +7,18 @@ from hypothesis import strategies as st
 from experiments.overlay_study.churn import SimulatedRing
 from gateway_daemon.overlay.ddll import (
     DEFAULT_PING_TIMES,
-    LinkChange,
     LinkSend,
+    RingLink,
+    is_between,
+)
+from gateway_daemon.overlay.messages import (
+    LinkChange,
     LinkSequence,
     LinkStatus,
     NeighbourReply,
-    RingLink,
     SetLeft,
     SetRight,
     SetRightReply,
-    is_between,
 )
 
 seeds = st.integers(0, 2**32)

@@ -2,12 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.overlay.keys import OverlayKey, TopicRole, subscriber_range
-from gateway_daemon.overlay.skip_graph_node import (
-    HasSubscribers,
-    HasSubscribersQuery,
-    PublisherSuspension,
-    SuspensionSend,
-)
+from gateway_daemon.overlay.messages import HasSubscribers, HasSubscribersQuery
+from gateway_daemon.overlay.skip_graph_node import PublisherSuspension, SuspensionSend
 
 keys = st.sampled_from([
     OverlayKey(topic, role, name)

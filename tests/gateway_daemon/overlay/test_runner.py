@@ -16,20 +16,22 @@ from programs import Client
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.gateway.overlay_fallback import FallbackRules, OverlayFallback
-from gateway_daemon.overlay.ddll import NeighbourQuery, PingTimes
+from gateway_daemon.overlay.ddll import PingTimes
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName, OverlayKey
 from gateway_daemon.overlay.messages import (
     CarriedMessage,
+    LevelPacket,
+    LevelSearch,
     MessageCopy,
+    NeighbourQuery,
     OverlayMessage,
     PublicationResult,
+    encode_frame,
 )
 from gateway_daemon.overlay.mqtt_transport import MAX_LINKS, UP_WITHIN_S, MqttTransport
 from gateway_daemon.overlay.peers import ReplyTimeouts
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
-from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
-from gateway_daemon.overlay.wire_format import encode_frame
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection

@@ -3,17 +3,6 @@ from typing import get_origin
 import msgspec
 import pytest
 
-from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.ddll import (
-    LinkChange,
-    LinkSequence,
-    LinkStatus,
-    NeighbourQuery,
-    NeighbourReply,
-    SetLeft,
-    SetRight,
-    SetRightReply,
-)
 from gateway_daemon.overlay.keys import (
     GatewayName,
     OverlayError,
@@ -22,23 +11,35 @@ from gateway_daemon.overlay.keys import (
     valley_of,
 )
 from gateway_daemon.overlay.messages import (
+    PACKET_KINDS,
+    PLAIN,
     CopyReceipt,
-    MessageCopy,
-    OverlayMessage,
-    RangeReport,
-    RankedNode,
-)
-from gateway_daemon.overlay.partition import RangePart
-from gateway_daemon.overlay.skip_graph_node import (
+    Frame,
     HasSubscribers,
     HasSubscribersQuery,
     LevelPacket,
     LevelSearch,
     LevelSearchReply,
+    LinkChange,
+    LinkSequence,
+    LinkStatus,
     Locate,
     Located,
+    MessageCopy,
+    NeighbourQuery,
+    NeighbourReply,
+    OverlayMessage,
+    PacketBody,
     ProbeRequest,
+    RangeReport,
+    RankedNode,
+    SetLeft,
+    SetRight,
+    SetRightReply,
+    decode_frame,
+    encode_frame,
 )
+from gateway_daemon.overlay.partition import RangePart
 from spatial_mqtt.directory import BrokerInfo
 
 ONE, OTHER = (
@@ -66,23 +67,19 @@ PACKETS = [
 
 
 @pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
-def test_packet_survives_encoding_and_decoding(packet: wire_format.PacketBody) -> None:
+def test_packet_survives_encoding_and_decoding(packet: PacketBody) -> None:
     """Packets of every kind."""
-    frame = wire_format.encode_frame(ONE, OTHER, packet)
+    frame = encode_frame(ONE, OTHER, packet)
 
-    assert wire_format.decode_frame(frame) == (ONE, OTHER, packet)
+    assert decode_frame(frame) == (ONE, OTHER, packet)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_report_of_an_older_gateway_names_no_missing_range(is_whole: bool) -> None:
     body = {"number": 7, "count": 1, "sample": [(ONE, 0)], "is_whole": is_whole}
-    frame = wire_format.Frame(
-        ONE, OTHER, "report", msgspec.Raw(msgspec.msgpack.encode(body))
-    )
+    frame = Frame(ONE, OTHER, "report", msgspec.Raw(msgspec.msgpack.encode(body)))
 
-    _, _, packet = wire_format.decode_frame(
-        wire_format.PLAIN + msgspec.msgpack.encode(frame)
-    )
+    _, _, packet = decode_frame(PLAIN + msgspec.msgpack.encode(frame))
 
     assert packet == RangeReport(7, 1, (RankedNode(ONE, 0),), is_whole)
 
@@ -90,25 +87,25 @@ def test_report_of_an_older_gateway_names_no_missing_range(is_whole: bool) -> No
 def test_every_packet_kind_is_covered() -> None:
     """A new kind must be added to `PACKETS`."""
     bodies = [p.packet if isinstance(p, LevelPacket) else p for p in PACKETS]
-    forms = {get_origin(each) or each for each in wire_format.PACKET_KINDS.values()}
+    forms = {get_origin(each) or each for each in PACKET_KINDS.values()}
 
     assert set(map(type, bodies)) == forms
 
 
 def test_repeated_names_are_encoded_compactly() -> None:
     """A report may be sent over a radio link."""
-    assert len(wire_format.encode_frame(ONE, OTHER, PACKETS[-1])) < 3000
+    assert len(encode_frame(ONE, OTHER, PACKETS[-1])) < 3000
 
 
 def test_decompression_bomb_is_refused() -> None:
     """A few bytes must not fill the memory."""
-    bomb = wire_format.encode_frame(
+    bomb = encode_frame(
         ONE,
         OTHER,
         MessageCopy(1, OverlayMessage("m", 1, bytes(1 << 21)), ONE, OTHER, 1),
     )
     with pytest.raises(OverlayError, match="frame must be a packet of the overlay"):
-        wire_format.decode_frame(bomb)
+        decode_frame(bomb)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +119,11 @@ def test_decompression_bomb_is_refused() -> None:
     ids=lambda packet: type(packet).__name__,
 )
 def test_number_that_cannot_be_increased_is_refused(
-    packet: wire_format.PacketBody,
+    packet: PacketBody,
 ) -> None:
     """One more, or a sum, could not be encoded; a search would never end."""
     with pytest.raises(OverlayError, match="frame must be valid levels, numbers"):
-        wire_format.decode_frame(wire_format.encode_frame(ONE, OTHER, packet))
+        decode_frame(encode_frame(ONE, OTHER, packet))
 
 
 def test_gateway_name_holds_place_broker_and_id() -> None:
@@ -162,5 +159,5 @@ def test_refusal_has_the_form_that_earlier_versions_know() -> None:
         "919293a82f332f312f322f3001ab2f332f3140683a3221673200a869735f77686f6c65c200"
     )
 
-    assert wire_format.encode_frame(ONE, OTHER, refusal) == frame
-    assert wire_format.decode_frame(frame) == (ONE, OTHER, refusal)
+    assert encode_frame(ONE, OTHER, refusal) == frame
+    assert decode_frame(frame) == (ONE, OTHER, refusal)
