@@ -128,7 +128,7 @@ def test_additions_to_a_managers_settings_are_valid(page: str) -> None:
     "program", ["edge_agent", "gateway_daemon", "backend_spark", "spatial_mqtt"]
 )
 def test_every_command_is_listed_with_what_it_does(program: str) -> None:
-    cli = import_module(f"{program}.cli").cli
+    cli = import_module(f"{program}.__main__").cli
     commands = cli.list_commands(click.Context(cli))
     page = (ROOT / "docs/README.md").read_text(encoding="utf-8")
 
