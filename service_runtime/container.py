@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from service_runtime.files import write_atomic
-from service_runtime.systemd import read_watchdog_timeout_s
+from service_runtime.watchdog import read_watchdog_timeout_s
 
 FOLDER: Final = Path("/tmp/yamamori")  # noqa: S108 - no other user is in a container
 STATUS_FILE: Final = "status"

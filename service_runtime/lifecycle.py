@@ -25,8 +25,12 @@ from types import FrameType, MappingProxyType
 from typing import Final, NoReturn, Protocol
 
 from service_runtime.settings import SettingsError
-from service_runtime.systemd import SystemdNotifier, read_watchdog_timeout_s
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import (
+    Heartbeat,
+    LoopWatchdog,
+    SystemdNotifier,
+    read_watchdog_timeout_s,
+)
 
 log = logging.getLogger(__name__)
 

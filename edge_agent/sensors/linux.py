@@ -38,7 +38,7 @@ from edge_agent.sensors.buses import (
     check_same_settings,
     decode_edge_events,
 )
-from service_runtime.systemd import SystemdNotifier, read_inherited_fds
+from service_runtime.watchdog import SystemdNotifier, read_inherited_fds
 
 _log = logging.getLogger(__name__)
 

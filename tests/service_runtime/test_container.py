@@ -15,7 +15,7 @@ from service_runtime.container import (
 
 LOOP = """
 import faulthandler, os, socket, sys, threading, time
-from service_runtime.systemd import SystemdNotifier
+from service_runtime.watchdog import SystemdNotifier
 faulthandler.enable()
 notifier = SystemdNotifier(os.environ["NOTIFY_SOCKET"])
 notifier.send("READY=1", "STATUS=well")

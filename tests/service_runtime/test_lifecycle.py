@@ -10,8 +10,7 @@ import pytest
 from conftest import wait_until
 
 from service_runtime.lifecycle import READY_TIMEOUT_S, SystemdSupervisor
-from service_runtime.systemd import SystemdNotifier
-from service_runtime.watchdog import LoopWatchdog
+from service_runtime.watchdog import LoopWatchdog, SystemdNotifier
 
 STATUS = "gw:1884 is up; 0 queued"
 

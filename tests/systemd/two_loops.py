@@ -13,8 +13,12 @@ from edge_agent.sensors.linux import KernelLines
 from edge_agent.sensors.rain_gauge_and_vibration import KernelPulseSource
 from service_runtime import lifecycle
 from service_runtime.lifecycle import SystemdSupervisor, run_service
-from service_runtime.systemd import SystemdNotifier, read_inherited_fds
-from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from service_runtime.watchdog import (
+    Heartbeat,
+    LoopWatchdog,
+    SystemdNotifier,
+    read_inherited_fds,
+)
 
 FOLDER = Path("/run/two-loops")
 LINE = "line17-20000-0-1"

@@ -14,7 +14,6 @@ from edge_agent.sensors.linux import (
     find_header_chip,
     inherited_lines,
 )
-from service_runtime import systemd
 
 PID = 4711
 NO_CHIP = Path("/dev/no-chip")
@@ -24,7 +23,9 @@ NO_CHIP = Path("/dev/no-chip")
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """A pipe in place of a line's descriptor: written bytes are its events."""
     ends = os.pipe()
-    monkeypatch.setattr(systemd, "FIRST_PASSED_FD", ends[0])  # 3 is in use by pytest
+    monkeypatch.setattr(
+        "service_runtime.watchdog.FIRST_PASSED_FD", ends[0]
+    )  # 3 is in use by pytest
     yield ends
     for end in ends:
         try:
