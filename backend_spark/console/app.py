@@ -96,11 +96,11 @@ from backend_spark.tile_packs import open_pack
 from service_runtime.errors import FieldError, shortened
 from service_runtime.lifecycle import (
     EXIT_USAGE_DATA,
+    LogLimit,
     SystemdSupervisor,
     exit_on_thread_error,
     start_watched_loop,
 )
-from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsSection, make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint

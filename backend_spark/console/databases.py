@@ -28,7 +28,7 @@ from fastapi import Request, Response
 from backend_spark.console.http import json_response
 from backend_spark.errors import DamagedDatabaseError, FullDiskError
 from service_runtime.files import file_size, fsync_folder, write_atomic
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 
 log = logging.getLogger(__name__)
 

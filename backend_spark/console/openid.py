@@ -34,7 +34,7 @@ from backend_spark.console.settings import (
 )
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError, YamamoriError, shortened
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 
 KEEP_S: Final = 3600.0
 """How long metadata and keys are used before they are read again."""

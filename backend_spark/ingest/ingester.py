@@ -38,7 +38,7 @@ from backend_spark.ingest.segment_log import LogRow, remove_unfinished
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.errors import FieldError
 from service_runtime.files import fsync_folder, is_disk_full
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 from service_runtime.metrics import (
     Metric,
     MetricSample,

@@ -68,13 +68,13 @@ from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import LockHolder, acquire_lock, is_disk_full, make_folder
 from service_runtime.lifecycle import (
     EXIT_CONFIG,
+    LogLimit,
     SystemdSupervisor,
     end_after,
     exit_on_thread_error,
     run_service,
     start_watched_loop,
 )
-from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsServer, make_metrics_servers
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint

@@ -22,7 +22,7 @@ import msgspec
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.uplink.link_rate import TokenBucket
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError

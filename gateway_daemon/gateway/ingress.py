@@ -34,7 +34,7 @@ from gateway_daemon.gateway.incoming import (
     parse_publication,
 )
 from service_runtime.crash_guard import CrashGuard
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt

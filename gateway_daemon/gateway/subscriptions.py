@@ -17,7 +17,7 @@ import msgspec
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.files import write_best_effort
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import (

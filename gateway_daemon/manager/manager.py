@@ -57,8 +57,7 @@ from gateway_daemon.manager.replication import (
 )
 from gateway_daemon.manager.server_probes import HealthProbes, ProbeResult
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import Service
-from service_runtime.log_limit import LogLimit
+from service_runtime.lifecycle import LogLimit, Service
 from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.directory import (
     GatewayHeartbeat,

@@ -1,4 +1,4 @@
-"""Supervision of a daemon by systemd."""
+"""Supervision of a daemon by systemd, and the limit of its log lines."""
 
 import os
 import socket
@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
-from service_runtime.lifecycle import READY_TIMEOUT_S, SystemdSupervisor
+from service_runtime.lifecycle import (
+    LOG_EVERY_S,
+    MAX_CAUSES,
+    MAX_LINES,
+    READY_TIMEOUT_S,
+    LogLimit,
+    SystemdSupervisor,
+)
 from service_runtime.watchdog import LoopWatchdog, SystemdNotifier
 
 STATUS = "gw:1884 is up; 0 queued"
@@ -278,3 +285,25 @@ def test_watchdog_interval_is_read_from_the_environment(
 
     wait_until(has_three_notifications)
     supervision.close()
+
+
+def test_a_cause_is_logged_at_once_and_then_once_a_minute_with_its_count() -> None:
+    """The first line comes without delay."""
+    clock = Clock()
+    limit = LogLimit(clock)
+    assert limit.count("a") == 1
+    assert [limit.count("a") for _ in range(5)] == [None] * 5
+    assert limit.count("b", 7) == 7
+    clock.now_s = LOG_EVERY_S
+    assert limit.count("a") == 6
+
+
+def test_invented_causes_are_bounded_in_lines_and_memory() -> None:
+    """A sender may use a new topic for each message."""
+    clock = Clock()
+    limit = LogLimit(clock)
+    counts = [limit.count(n) for n in range(10 * MAX_CAUSES)]
+    assert len([count for count in counts if count is not None]) == MAX_LINES
+    assert len(limit._causes) == MAX_CAUSES  # noqa: SLF001
+    clock.now_s = LOG_EVERY_S
+    assert limit.count("another") == 1
