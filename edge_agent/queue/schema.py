@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from edge_agent.queue.base import ROW_OVERHEAD_BYTES
 from spatial_mqtt.priority import LADDER
 
 
@@ -183,26 +184,36 @@ def _is_in_order(connection: sqlite3.Connection) -> bool:
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Check the columns of all tables, and that the initial rows exist.
+    """Check the columns of all tables, that the initial rows exist, and the counters.
 
-    SQLite's own check does not detect a bit error in the name of a table.
+    SQLite's own check does not detect a bit error in the name of a table, or in a
+    number or its type.
 
     Raises:
-        sqlite3.DatabaseError: A table, a column or an initial row is missing.
+        sqlite3.DatabaseError: A table, a column or an initial row is missing, or a
+            counter is impossible.
     """
     connection.execute(
         "SELECT priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms "
         "FROM message LIMIT 0"
     )
     connection.execute("SELECT node, boot, low, high FROM taken LIMIT 0")
-    connection.execute("SELECT priority, reason, count FROM dropped LIMIT 0")
+    drops = connection.execute("SELECT priority, count FROM dropped").fetchall()
     tally = connection.execute(
         "SELECT priority, rows, bytes, put, acked, dropped, duplicates FROM tally"
-    )
+    ).fetchall()
     state = dict(connection.execute("SELECT name, value FROM state"))
     is_whole = {row[0] for row in tally} == set(LADDER.descending)
-    if not is_whole or not state.get("queue/next_seq", "").isdecimal():
+    if not is_whole or not str(state.get("queue/next_seq")).isdecimal():
         raise sqlite3.DatabaseError("the first rows of a table are damaged")
+    if any(type(number) is not int for row in tally + drops for number in row):
+        raise sqlite3.DatabaseError("a counter is not a number")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    for _, rows, size, *_ in tally:
+        # Too high a size would make the queue full for ever.
+        if not 0 <= size - rows * ROW_OVERHEAD_BYTES <= pages * page_bytes or rows < 0:
+            raise sqlite3.DatabaseError("the counters of its messages are impossible")
 
 
 def migrate(connection: sqlite3.Connection) -> None:

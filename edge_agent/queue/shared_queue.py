@@ -137,7 +137,8 @@ class KnownIds:
             return False
         after = min(seq + 1, MAX_SEQ)  # SQLite stores no larger number
         above = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ?",
+            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ? "
+            "AND typeof(high) = 'integer'",
             (node, boot, after),
         ).fetchone()
         low = below[0] if below and below[1] == seq - 1 else seq
@@ -173,10 +174,10 @@ class KnownIds:
         )
 
     def _range_from_below(self, message_id: MessageId) -> tuple[int, int] | None:
-        """The last range that begins at or below an id."""
+        """The last range that begins at or below an id; not one with a bit error."""
         found: tuple[int, int] | None = self._db.execute(
             "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
-            "ORDER BY low DESC LIMIT 1",
+            "AND typeof(high) = 'integer' ORDER BY low DESC LIMIT 1",
             (message_id.node, message_id.boot, message_id.seq),
         ).fetchone()
         return found

@@ -229,12 +229,14 @@ class CounterDeltas:
 
 
 _COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms"
+_BORN_MS = "CASE typeof(born_ms) WHEN 'integer' THEN born_ms END"  # has no checksum
+_READ = _COLUMNS.replace("born_ms", _BORN_MS)
 _PLACES = f"message ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ONE = "message WHERE priority = ? AND seq = ?"
 _INSERT = f"INSERT INTO {_PLACES}"
 _DISCARD = f"DELETE FROM {_ONE}"  # noqa: S608 - constants only, here and below
 _OLDEST = (
-    f"SELECT {_COLUMNS} FROM message "  # noqa: S608
+    f"SELECT {_READ} FROM message "  # noqa: S608
     "WHERE priority = ? AND seq > ? AND seq < ? ORDER BY seq LIMIT ?"
 )
 _NEWEST = _OLDEST.replace("ORDER BY seq", "ORDER BY seq DESC")
@@ -313,21 +315,19 @@ class Store:
 
     def insert_if_absent(self, row: QueueRow) -> bool:
         """Store a recovered message; False when its key exists."""
-        cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
-        return cursor.rowcount == 1
+        return self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row).rowcount == 1
 
     def delete_rows(self, rows: Sequence[QueueRow]) -> list[QueueRow]:
         """Delete messages, in a transaction; return those that did not exist."""
         if not rows:
             return []
         self._db.execute("SAVEPOINT gone")
+        missing: list[QueueRow] = []
         found = self._db.executemany(_DISCARD, [row[:2] for row in rows]).rowcount
         if found != len(rows):  # repeat one by one to find the missing ones
             self._db.execute("ROLLBACK TO gone")
             delete = self._db.execute
             missing = [r for r in rows if delete(_DISCARD, r[:2]).rowcount != 1]
-        else:
-            missing = []
         self._db.execute("RELEASE gone")
         if self._node_bytes is not None:
             for row in rows if not missing else set(rows).difference(missing):
@@ -348,7 +348,7 @@ class Store:
         """One message, or None."""
         with self._reading():
             row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608
+                f"SELECT {_READ} FROM {_ONE}",  # noqa: S608
                 (priority, seq),
             ).fetchone()
         return None if row is None else row_from_values(row)
@@ -387,7 +387,7 @@ class Store:
         """The oldest messages of a priority after a sequence number."""
         with self._reading():
             rows = self._db.execute(
-                f"SELECT {_COLUMNS} FROM message "  # noqa: S608
+                f"SELECT {_READ} FROM message "  # noqa: S608
                 "WHERE priority = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (priority, after, limit),
             ).fetchall()
@@ -405,7 +405,8 @@ class Store:
     def read_oldest(self, priority: int, limit: int) -> list[tuple[int, int | None]]:
         """Sequence number and time of put of the oldest messages of a priority."""
         return self._db.execute(
-            "SELECT seq, born_ms FROM message WHERE priority = ? ORDER BY seq LIMIT ?",
+            f"SELECT seq, {_BORN_MS} FROM message WHERE priority = ? "  # noqa: S608
+            "ORDER BY seq LIMIT ?",
             (priority, limit),
         ).fetchall()
 

@@ -14,6 +14,7 @@ import pytest
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
     Durability,
+    ExpiryPolicy,
     MessageDraft,
     QueuedMessage,
     QueueFileError,
@@ -405,6 +406,42 @@ def test_queue_accepts_messages_after_damage_to_its_numbers(
     dropped = sum(stats.dropped.values())
     assert len(leased) + dropped == 48 + 2 * 201
     assert dropped <= 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE message SET born_ms = '' WHERE seq % 2",
+        "UPDATE message SET born_ms = x'07' WHERE seq % 2",
+        "UPDATE tally SET bytes = x'' WHERE priority = 1",
+        "UPDATE tally SET bytes = 1 << 40 WHERE priority = 1",
+        "UPDATE tally SET rows = -1 WHERE priority = 4",
+        "UPDATE state SET value = x'3132' WHERE name = 'queue/next_seq'",
+        "UPDATE taken SET high = ''",
+        "INSERT INTO dropped VALUES (1, 'full', '')",
+    ],
+)
+def test_damaged_number_that_sqlite_accepts_stops_nothing(
+    tmp_path: Path, damage: str
+) -> None:
+    """SQLite stores any type in any column; most numbers have no checksum."""
+    path = tmp_path / "q.db"
+    expiry = ExpiryPolicy(lambda: 1000.0, dict.fromkeys(range(1, 6), 3600.0))
+    known = MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))
+    with closing(SqliteQueue(path, "n1", "boot", 10**6, expiry=expiry)) as queue:
+        put_routine(queue, 9)
+        queue.put([known])
+    with closing(connect(str(path))) as db:
+        db.execute(damage)
+
+    with closing(SqliteQueue(path, "n1", "boot", 10**6, expiry=expiry)) as queue:
+        new = [MessageDraft(5, "/t", lambda _id: b"alarm")]
+        queue.put([*new, known._replace(id=MessageId("other", "b", 4))])
+        assert queue.ages_s()[5] == 0.0
+        queue.ack([message.seq for message in queue.lease(99)])
+        stats = queue.stats()
+    assert sum(stats.acked.values()) == 12
+    assert {(depth.rows, depth.bytes) for depth in stats.depth.values()} == {(0, 0)}
 
 
 def put_and_lease(path: Path) -> tuple[QueueStats, set[MessageId]]:
