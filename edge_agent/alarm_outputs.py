@@ -162,7 +162,7 @@ class AlarmOutput:
         if state in {LIMITED, UNKNOWN}:
             self._flash(now_s)
         elif state == DRILL:
-            self._light(int(now_s % DRILL_PERIOD_S) in DRILL_FLASHES)
+            self._device.value = int(now_s % DRILL_PERIOD_S) in DRILL_FLASHES
 
     def close(self) -> None:
         """Switch the output off and release its pin."""
@@ -213,11 +213,7 @@ class AlarmOutput:
 
     def _flash(self, now_s: float) -> None:
         every_s = self.settings.unknown_every_s
-        self._light(now_s % every_s >= every_s - FLASH_S)
-
-    def _light(self, is_lit: bool) -> None:
-        if is_lit != self._device.value:
-            self._device.value = is_lit
+        self._device.value = now_s % every_s >= every_s - FLASH_S
 
 
 class AlarmOutputs:

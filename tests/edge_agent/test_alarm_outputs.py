@@ -1,7 +1,9 @@
 """Alarm outputs on gpiozero's mock pins."""
 
 import re
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from gpiozero import DigitalInputDevice
@@ -90,8 +92,12 @@ def test_siren_stops_after_its_time_and_restarts_at_a_higher_level(
         # A notice of level 4 lasts; the own level 5 returns after hours.
         (((0, 5), (60, 5), (70, 4), (700, 4), (18_000, 5)), [1, 0, 0, 0, 1]),
         # It flickers between both.
-        (((0, 5), (60, 5), (70, 4), (600, 5), (610, 4), (1200, 5)), [1, 0, 0, 0, 0, 0]),
+        (
+            ((0, 5), (70, 4), (80, 4), (600, 5), (610, 4), (700, 4), (1200, 5)),
+            [1, 0, 0, 0, 0, 0, 0],
+        ),
         # Level 4 was there less than ten minutes ago.
+        (((0, 5), (60, 3), (100, 4), (670, 3), (680, 4)), [1, 0, 0, 0, 0]),
         (((0, 5), (60, 4), (650, 3), (670, 4), (680, 5)), [1, 0, 0, 0, 1]),
         (((0, 5), (60, 4), (670, 3), (1280, 3), (1290, 4)), [1, 0, 0, 0, 1]),
     ],
@@ -126,6 +132,32 @@ def test_active_low_relay_is_off_at_start_and_at_close(
     outputs.close()
 
     assert (initial, lit) == (1, 0)
+    DigitalInputDevice(5, pin_factory=pins).close()  # the pin is released
+
+
+def test_lamp_without_a_longest_time_stays_on(pins: MockFactory) -> None:
+    """As long as the level lasts."""
+    outputs, clock = alarms(pins, replace(LAMP, most_s=0.0))
+    outputs.update(4, 1)
+    clock.s += 1e6
+    outputs.update(4, 1)
+
+    assert (outputs.states(), pins.pin(5).state) == ({"lamp": "on"}, 1)
+
+
+def test_output_blinks_only_while_it_is_on(pins: MockFactory) -> None:
+    """Updates do not begin the rhythm anew."""
+    outputs, _ = alarms(pins, replace(LAMP, blink_s=0.02))
+    give_up_s = time.monotonic() + 20.0
+    while len(pins.pin(5).states) < 7 and time.monotonic() < give_up_s:
+        outputs.update(4, 1)
+        time.sleep(0.001)
+    assert [each.state for each in pins.pin(5).states][:7] == [0, 1, 0, 1, 0, 1, 0]
+
+    outputs.update(1, 1)
+    pins.pin(5).clear_states()
+    time.sleep(0.1)
+    assert [each.state for each in pins.pin(5).states] == [0]
 
 
 def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> None:
@@ -227,6 +259,8 @@ def test_interval_must_be_longer_than_the_flash() -> None:
     with pytest.raises(SettingsError, match="0, or 2 or more") as caught:
         parse_node_settings({**NODE, "alarm": [alarm]})
     assert "take 5 for a lamp" in str(caught.value)
+    for every_s in (0.0, 2.0):
+        parse_node_settings({**NODE, "alarm": [{**alarm, "unknown_every_s": every_s}]})
 
 
 def lit_seconds(
@@ -264,15 +298,16 @@ def test_drill_never_hides_a_level(pins: MockFactory, now: dict[str, int]) -> No
 def test_drill_never_hides_an_unknown_level_or_the_longest_time(
     pins: MockFactory,
 ) -> None:
-    """Flashes of both stay what they are."""
-    short = AlarmOutputSettings(name="lamp", pin=5, from_level=4, most_s=5.0)
-    outputs, clock = alarms(pins, short)
+    """Flashes of both stay what they are, and no flashes too."""
+    short = replace(LAMP, most_s=5.0)
+    dark = replace(short, name="dark", pin=6, unknown_every_s=0.0)
+    outputs, clock = alarms(pins, short, dark)
     outputs.update(1, 1, is_unknown=True, drill_level=5)
-    assert outputs.states() == {"lamp": "unknown"}
+    assert outputs.states() == {"lamp": "unknown", "dark": "drill"}
     for _ in range(2):
         outputs.update(4, 1, drill_level=5)
         clock.s += 6.0
-    assert outputs.states() == {"lamp": "limited"}
+    assert outputs.states() == {"lamp": "limited", "dark": "off"}
 
 
 def test_drill_leaves_outputs_of_other_levels_and_of_the_node_alone(
