@@ -194,12 +194,13 @@ class NotificationOutbox:
     def due(self, now_s: float) -> list[StoredNotification]:
         """Waiting notifications whose time has come, the highest level first.
 
-        After the clock was set back, what was created later than now is due at once,
-        and so is a repetition that would be later than the longest time between two.
+        After the clock was set back, what was created later than now and was not tried
+        is due at once, and so is a repetition that would be later than the longest time
+        between two.
         """
         longest_s = now_s + RETRY_S[1]
         return self._select(
-            "state = 'waiting' and (due_s <= ? or created_s > ?"
+            "state = 'waiting' and (due_s <= ? or (created_s > ? and due_s = wanted_s)"
             " or (due_s > ? and due_s != wanted_s)) order by level desc, id",
             (now_s, now_s, longest_s),
         )

@@ -387,6 +387,21 @@ def test_clock_set_back_delays_no_repetition(
     assert console.states() == ["delivered"]
 
 
+def test_clock_set_back_leaves_the_time_between_attempts(
+    make_console: MakeConsole,
+) -> None:
+    """A mail server may lock an account that logs in each second."""
+    console = make_console(rule(Receiver(free_port()).url))
+    console.clock.now_s += 86_400
+    console.rise(4)
+    console.step()
+    console.step(-86_400)
+    for _ in range(4):
+        console.step(1)
+
+    assert console.outbox.attempts(1)[-1]["number"] == 2
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
