@@ -30,7 +30,7 @@ from backend_spark.console.http import json_body, json_response, service_root
 from backend_spark.console.panels import utc_time
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.errors import ExportError
-from backend_spark.exports import cap, formats
+from backend_spark.exports import cap, cell_states, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
 from backend_spark.tables.reader import DeltaTables, sql_literal
 from backend_spark.tables.schemas import TABLES
@@ -167,7 +167,7 @@ def levels_geojson(services: Services, at: UnixTime = None) -> Response:
             moment, states = _states(services, at, may_be_old=at is None)
     except ExportError as error:
         raise HTTPException(404, str(error)) from error
-    collection = formats.feature_collection(
+    collection = cell_states.feature_collection(
         states,
         moment,
         utc_time(services.clock()),
@@ -175,7 +175,7 @@ def levels_geojson(services: Services, at: UnixTime = None) -> Response:
     )
     text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
     name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
-    return _file(text.encode(), formats.GEOJSON, name)
+    return _file(text.encode(), cell_states.GEOJSON, name)
 
 
 @api.get("/download/draft.xml", dependencies=[Depends(viewer)])
