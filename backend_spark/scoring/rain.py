@@ -213,7 +213,7 @@ class Gauge:
         has_report = self.last_s is not None and self.last_s > before_s
         return not has_report and before_s - STEP_S < self.known_s <= before_s
 
-    def may_change(self, at_s: float, reach_s: float = 0.0) -> bool:
+    def may_change(self, at_s: float, reach_s: float) -> bool:
         """Whether a later reading may change the rain before a moment.
 
         So it is within a gap, which a catch-up fills and readings from a backlog split.

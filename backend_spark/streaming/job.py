@@ -58,11 +58,10 @@ from backend_spark.streaming.checkpoint import (
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.session import (
     BATCH_S,
-    SCORING_POOL,
     BatchGate,
     RestartingQuery,
     open_session,
-    use_pool,
+    use_scoring_pool,
 )
 from backend_spark.streaming.sources import (
     SegmentLogSource,
@@ -402,7 +401,7 @@ def run_pass(
     must_stop: Callable[[], bool] | None = None,
 ) -> None:
     """Score all pending cells, and store the newest level of each cell; idempotent."""
-    with use_pool(session, SCORING_POOL):
+    with use_scoring_pool(session):
         pipeline.score(session, must_stop)
     renew_current(pipeline.tables)
 

@@ -95,10 +95,10 @@ MARK: Final = ".job-"
 
 
 @contextmanager
-def use_pool(session: SparkSession, name: str) -> Iterator[None]:
-    """Run the jobs of this thread in a scheduler pool."""
+def use_scoring_pool(session: SparkSession) -> Iterator[None]:
+    """Run the jobs of this thread in the scheduler pool of passes."""
     context = session.sparkContext
-    context.setLocalProperty("spark.scheduler.pool", name)
+    context.setLocalProperty("spark.scheduler.pool", SCORING_POOL)
     try:
         yield
     finally:

@@ -89,11 +89,11 @@ def discard_damaged(path: Path) -> None:
         fsync_folder(path.parent)
 
 
-def newest_commits(path: Path, max_count: int) -> list[Path]:
-    """Files of the newest commits of a table, newest first."""
+def newest_commits(path: Path) -> list[Path]:
+    """Files of the commits that may not be synced, newest first."""
     files = (path / DELTA_LOG).glob("*.json")
     commits = (file for file in files if len(file.stem) == _VERSION_DIGITS)
-    return sorted(commits, reverse=True)[:max_count]
+    return sorted(commits, reverse=True)[:MAX_UNSYNCED_COMMITS]
 
 
 def read_actions(commit: Path, kind: str) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def read_actions(commit: Path, kind: str) -> list[dict[str, Any]]:
 
 def _torn_commits(path: Path) -> list[Path]:
     """The earliest incomplete commit and all later ones: a log has no gaps."""
-    newest = newest_commits(path, MAX_UNSYNCED_COMMITS)
+    newest = newest_commits(path)
     removed: set[str] = set()
     torn = 0
     for count, commit in enumerate(newest, 1):

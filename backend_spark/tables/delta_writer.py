@@ -29,7 +29,6 @@ from backend_spark.scoring.saved_states import (
 )
 from backend_spark.tables.delta_log import (
     DELTA_LOG,
-    MAX_UNSYNCED_COMMITS,
     discard_damaged,
     merge_statistics,
     newest_commits,
@@ -259,7 +258,7 @@ def _create_table(path: Folder, schema: pa.Schema) -> None:
             table_url(path), schema, mode="ignore", configuration=properties
         )
     if isinstance(path, Path):
-        for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
+        for commit in newest_commits(path):
             sync_version(path, int(commit.stem))
     _configure(path)
     _add_columns(path, schema)

@@ -8,7 +8,7 @@ from threading import Thread
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from backend_spark.streaming.session import SCORING_POOL, use_pool
+from backend_spark.streaming.session import use_scoring_pool
 
 PATIENCE_S = 60.0
 
@@ -33,7 +33,7 @@ def run_long_pass(session: SparkSession, folder: Path) -> None:
                 wait_for(folder / names[number])
             yield batch
 
-    with use_pool(session, SCORING_POOL):
+    with use_scoring_pool(session):
         session.range(0, 4, 1, 4).mapInArrow(work, "id long").toArrow()
 
 
