@@ -27,7 +27,7 @@ from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
 from backend_spark.streaming.batches import ReceivedChanges
 from backend_spark.streaming.pipeline import ScoringPipeline
-from backend_spark.streaming.session import RestartingQuery
+from backend_spark.streaming.session import BatchGate, RestartingQuery
 from backend_spark.tables import delta_writer
 from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
@@ -482,7 +482,7 @@ class Stoppable:
 def test_batch_during_a_stop_is_not_committed() -> None:
     """A rejected batch raises, so that the checkpoint does not move past it."""
     ran: list[int] = []
-    gate = job.BatchGate(lambda _messages, batch_id: ran.append(batch_id))
+    gate = BatchGate(lambda _messages, batch_id: ran.append(batch_id))
     query = Stoppable()
     gate(None, 1)
     gate.close(query)
@@ -514,7 +514,7 @@ def test_error_of_a_batch_stops_a_pass_between_lots() -> None:
 
     passes = job.ScoringSchedule(score, 0.0, maintain=lambda: None, trim=lambda: None)
     with pytest.raises(StreamingQueryException, match="no space left"):
-        passes.run_if_due(job.BatchGate(lambda *_: None), Failed())
+        passes.run_if_due(BatchGate(lambda *_: None), Failed())
 
     assert groups == []
 
@@ -529,7 +529,7 @@ def test_batch_of_a_superseded_job_ends_it_with_the_cause(
     def run_batch(_messages: DataFrame, _batch_id: int) -> None:
         raise SupersededError(data.folder)
 
-    gate = job.BatchGate(run_batch)
+    gate = BatchGate(run_batch)
     query = RestartingQuery(
         lambda: job.start_query(spark, data.settings, gate, {}, once=True)
     )
