@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
+from scored_levels import make_levels_table, make_sensors_table
 
-from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.saved_states import (

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from scored_levels import make_levels_table, make_sensors_table, score_levels
 
-from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.score import score_cell, score_levels
+from backend_spark.scoring.score import score_cell
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.schemas import LEVELS, SENSORS, SILVER, SPARK_TABLES
 from slope_science.criteria import Criteria

@@ -18,13 +18,13 @@ import uvicorn
 from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 from deltalake import write_deltalake
+from scored_levels import score_levels
 
 from backend_spark.config import read_settings
 from backend_spark.console import accounts
 from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.event_detector import MESSAGE_COLUMNS
-from backend_spark.scoring.score import score_levels
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'

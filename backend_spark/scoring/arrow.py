@@ -389,16 +389,6 @@ def drop_before_horizon(known: list[Observation], horizon_s: int) -> list[Observ
     return [o for o in known if o.at_s >= newest_s - horizon_s]
 
 
-def make_levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
-    """Scored rows as Arrow."""
-    return pa.Table.from_pylist([_row(cell, row) for row in rows], schema=LEVELS)
-
-
-def make_sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows of sensors as Arrow."""
-    return pa.Table.from_pylist([{"cell": cell} | row for row in rows], schema=SENSORS)
-
-
 def make_flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
     """Positions of readings with new flags as Arrow; `rows` contains the readings."""
     if not changed:

@@ -64,7 +64,6 @@ from backend_spark.scoring.surrounding_rain import (
     NearbyRain,
     flag_beside_analysis,
 )
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.evidence.soil_and_water_level import RAIN_H
 from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
@@ -479,7 +478,7 @@ def _score(  # noqa: PLR0917 - one step of two functions
     cell = CellReadings.from_observations(known, from_s, past, rules.evidence, due)
     rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
     run = CellPass(cell, known, rules, past, due)
-    rows = _rows(run, rules, from_s)
+    rows = level_rows(run, rules, from_s)
     return run, CellScores(rows, make_sensor_rows(cell.sensors, known, from_s), [])
 
 
@@ -516,30 +515,8 @@ def make_hot_state(
     )
 
 
-def score_levels(
-    observations: Sequence[Observation],
-    criteria: Criteria,
-    touched_s: float | None = None,
-) -> list[LevelRow]:
-    """Score a cell at the end of each step from its first to its last reading.
-
-    Args:
-        observations: All readings of the cell within the horizon, in any order; their
-            flags are used as given.
-        criteria: Criteria for rain.
-        touched_s: Unix time of the earliest new reading; only rows that it can change
-            are returned. None returns all.
-    """
-    if not observations:
-        return []
-    from_s = first_changed_s(observations, touched_s)
-    known = sorted(observations, key=lambda o: o.at_s)
-    rules = CellRules(criteria)
-    run = CellPass(CellReadings.from_observations(known, from_s), known, rules)
-    return _rows(run, rules, from_s)
-
-
-def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
+def level_rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
+    """Rows of the steps of a pass that end at a time or later."""
     rows, cell = [], run.cell
     for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:

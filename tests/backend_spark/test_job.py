@@ -12,18 +12,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from scored_levels import make_levels_table, score_levels
 from storm_log import T0, TOKENS, by_key, ids, message, write
 
 from backend_spark.config import BackendSettings
 from backend_spark.errors import BatchAbandonedError, SupersededError
 from backend_spark.ingest.segment_log import LogRow
-from backend_spark.scoring.arrow import (
-    HISTORY_COLUMNS,
-    make_levels_table,
-    read_observations,
-)
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations
 from backend_spark.scoring.revisions import is_unchanged
-from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
 from backend_spark.streaming.batches import ReceivedChanges
 from backend_spark.streaming.pipeline import ScoringPipeline

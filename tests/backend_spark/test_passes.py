@@ -10,17 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from scored_levels import make_levels_table, score_levels
 from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
 
 from backend_spark.config import BackendSettings
 from backend_spark.criteria.cell_rules import change_number, read_applied
-from backend_spark.scoring.arrow import (
-    HISTORY_COLUMNS,
-    make_levels_table,
-    read_observations,
-)
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations
 from backend_spark.scoring.revisions import is_unchanged
-from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
 from backend_spark.streaming.batches import PassCells, ReceivedChanges
 from backend_spark.streaming.pipeline import GroupSize, ScoringPipeline

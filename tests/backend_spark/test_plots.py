@@ -13,10 +13,10 @@ import pytest
 from console_tables import CRITERIA, Slope, storm, write_tables
 from matplotlib.figure import Figure
 from msgspec.structs import replace
+from scored_levels import make_levels_table
 
 from backend_spark import open_tables, plots
 from backend_spark.errors import PlotError
-from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell

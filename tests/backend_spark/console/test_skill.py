@@ -7,9 +7,9 @@ import httpx
 import pytest
 from console_tables import CRITERIA, STEP_S
 from console_workspace import NOW_S, SLOPES, Workspace, log_in
+from scored_levels import score_levels
 
 from backend_spark.console.routes.skill import SeasonLevels, read_season
-from backend_spark.scoring.score import score_levels
 from slope_science.findings import EMERGENCY
 from slope_science.skill import Slide
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from scored_levels import make_levels_table, make_sensors_table
 
-from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell

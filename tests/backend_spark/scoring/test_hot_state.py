@@ -16,8 +16,8 @@ from cell_days import (
     readings,
 )
 from msgspec import structs
+from scored_levels import make_levels_table, make_sensors_table
 
-from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import REFUSED
 from backend_spark.scoring.reviews import (

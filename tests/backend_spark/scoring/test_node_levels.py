@@ -9,12 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from scored_levels import make_levels_table
 
-from backend_spark.scoring.arrow import (
-    HISTORY_COLUMNS,
-    make_levels_table,
-    read_observations,
-)
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations
 from backend_spark.scoring.decode import cut_silver, decode_messages
 from backend_spark.scoring.node_levels import (
     NodeLevel,

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from scored_levels import score_levels
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_single, flag_with_neighbours
 from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.score import score_cell, score_levels
+from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_700_000_400

@@ -8,11 +8,12 @@ from functools import lru_cache
 import pytest
 from measurements import seattle
 from msgspec.structs import replace
+from scored_levels import score_levels
 
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import flag_with_neighbours
 from backend_spark.scoring.rules import CellRules
-from backend_spark.scoring.score import CellScores, score_cell, score_levels
+from backend_spark.scoring.score import CellScores, score_cell
 from backend_spark.scoring.surrounding_rain import (
     NO_NEARBY_RAIN,
     NearbyRain,

@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from scored_levels import make_levels_table
 
-from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_with_neighbours
 from backend_spark.scoring.reviews import (

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from scored_levels import score_levels
 
 from backend_spark.scoring.arrow import HotScorer, ScoreCollector, Scorer
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.saved_states import decode_head
-from backend_spark.scoring.score import LevelRow, score_cell, score_levels
+from backend_spark.scoring.score import LevelRow, score_cell
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
 from slope_science.criteria import Criteria
 from slope_science.official_rain import (

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from scored_levels import make_levels_table
 
-from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_number
 from backend_spark.scoring.rules import CellRules
