@@ -16,7 +16,7 @@ from demo.scenario import Storm
 from demo.terrain import write_terrain
 from demo.witness import Put, ToReal, Verdict, judge, read_ledgers
 from edge_agent.queue.base import QueueFileError
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 
 CHUNK_BYTES = 1024
 

@@ -38,7 +38,7 @@ from edge_agent.queue.base import (
     QueueFileError,
     QueueFullError,
 )
-from edge_agent.queue.inspection import ledger_writer
+from edge_agent.queue.file_lifecycle import ledger_writer
 from edge_agent.queue.memory import SPARE_BYTES, MemoryQueue, open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import RESERVE_BYTES

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.alarm_outputs import AlarmOutputSettings, find_alarm_problems
-from edge_agent.queue.settings import BaseQueueSection
+from edge_agent.queue.eviction import BaseQueueSection
 from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.triage.settings import CriteriaSection, TriageSection

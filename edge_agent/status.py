@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.notices import ReceivedOrder
-from edge_agent.queue.base import QueueStats
-from edge_agent.queue.inspection import format_depth, format_waiting
+from edge_agent.queue.base import QueueStats, format_depth, format_waiting
 from edge_agent.safe_mode import format_safe_mode
 from edge_agent.triage.engine import TriageResult
 from edge_agent.uplink.settings import UplinkState, format_link

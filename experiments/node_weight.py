@@ -28,7 +28,7 @@ from pathlib import Path
 
 import click
 
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from experiments.bench.chart import bars
 from experiments.bench.edge_libraries import link_edge_libraries
 from experiments.bench.gateway import NO_LIMITS, start_daemon

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from edge_agent.queue.settings import BaseQueueSection
+from edge_agent.queue.eviction import BaseQueueSection
 from edge_agent.uplink.settings import LinkSection
 from gateway_daemon.manager.autoscaler import AutoscaleMode, AutoscaleSettings
 from gateway_daemon.manager.scaling_policy import ScalingLimits, ServerKind

@@ -58,8 +58,7 @@ from edge_agent.commissioning.sensor_check import (
 from edge_agent.config import NodeSettings
 from edge_agent.notices import check_notice_keys
 from edge_agent.quantities import GAUGE, find_sent_names
-from edge_agent.queue.file_lifecycle import find_damage
-from edge_agent.queue.inspection import processes_using
+from edge_agent.queue.file_lifecycle import find_damage, processes_using
 from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware, SensorConfig
 from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings

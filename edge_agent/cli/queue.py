@@ -24,8 +24,7 @@ from edge_agent.cli._options import (
 )
 from edge_agent.queue import schema
 from edge_agent.queue.base import MessageDraft, QueueError
-from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import read_counters, refuse_emptied
+from edge_agent.queue.file_lifecycle import QueueFile, read_counters, refuse_emptied
 from edge_agent.queue.store import DROPPED_PURGED, CounterDeltas, QueueRow, Store
 from service_runtime import lifecycle
 from service_runtime.errors import FieldError

@@ -125,6 +125,30 @@ class QueueStats:
     is_misplaced: bool = False
 
 
+def format_waiting(stats: QueueStats) -> str:
+    """Number of messages by priority, most urgent first, such as ``5:1 3:13``."""
+    depths = sorted(stats.depth.items(), reverse=True)
+    return " ".join(f"{p}:{depth.rows}" for p, depth in depths if depth.rows)
+
+
+def format_depth(stats: QueueStats, oldest_s: float | None) -> str:
+    """Status text such as ``14 queued (5:1 3:13), oldest 35 s, 7 ever dropped``.
+
+    Args:
+        stats: Of the queue.
+        oldest_s: Age of its oldest message; None without one.
+    """
+    waiting = format_waiting(stats)
+    parts = [f"{sum(depth.rows for depth in stats.depth.values())} queued"]
+    if waiting:
+        parts[0] += f" ({waiting})"
+        parts += [] if oldest_s is None else [f"oldest {oldest_s:.0f} s"]
+    dropped = sum(stats.dropped.values())
+    if dropped:
+        parts.append(f"{dropped} ever dropped")
+    return ", ".join(parts)
+
+
 class SpareReason(NamedTuple):
     """Why a queue is a spare one in memory.
 

@@ -31,8 +31,7 @@ from edge_agent.queue.base import (
 )
 from edge_agent.queue.disk_reserve import commit_removals
 from edge_agent.queue.eviction import Budget, Evictor
-from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import read_stats
+from edge_agent.queue.file_lifecycle import QueueFile, read_stats
 from edge_agent.queue.leasing import (
     LeaseTable,
     PendingChanges,

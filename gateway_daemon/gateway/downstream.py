@@ -13,8 +13,8 @@ from edge_agent.queue.base import (
     MessageDraft,
     QueueFileError,
     QueueFullError,
+    format_depth,
 )
-from edge_agent.queue.inspection import format_depth
 from gateway_daemon.gateway.egress import Lane, LaneStatus
 from gateway_daemon.gateway.incoming import BatchQueue, parse_delivery
 from gateway_daemon.gateway.subscriptions import filters_by_broker

@@ -18,8 +18,8 @@ from edge_agent.queue.base import (
     QueueError,
     QueueFileError,
     QueueStats,
+    format_depth,
 )
-from edge_agent.queue.inspection import format_depth
 from edge_agent.uplink.settings import format_link
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.overlay_fallback import OverlayFallback

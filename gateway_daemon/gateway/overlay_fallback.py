@@ -24,8 +24,8 @@ from edge_agent.queue.base import (
     QueuedMessage,
     QueueFileError,
     QueueFullError,
+    format_depth,
 )
-from edge_agent.queue.inspection import format_depth
 from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
     OverlayRunner,

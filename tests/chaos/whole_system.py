@@ -18,7 +18,7 @@ from soak.relay import Relay
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, GAUGE, INGEST, LOCAL, Rig
 
 from backend_spark.tables.reader import open_tables
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 
 MANAGER, MANAGER_2, SCORE = "manager", "second manager", "score"
 GATEWAY_2, LOCAL_2 = "second gateway", "second local broker"

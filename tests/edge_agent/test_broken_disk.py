@@ -27,7 +27,7 @@ from edge_agent.queue.base import (
     QueueDiskFullError,
     QueueFileError,
 )
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from edge_agent.queue.memory import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.status import load_status

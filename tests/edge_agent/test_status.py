@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
 from edge_agent.clock import SystemClock
-from edge_agent.queue.base import Depth, QueueStats
-from edge_agent.queue.inspection import format_depth
+from edge_agent.queue.base import Depth, QueueStats, format_depth
 from edge_agent.status import StatusInputs, make_status, save_status
 from edge_agent.uplink.settings import format_link
 from service_runtime.tls import Endpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 from conftest import Broker, wait_until
 
 from demo.processes import Processes
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from service_runtime.tls import Endpoint
 from spatial_mqtt.client import fetch_retained

@@ -22,7 +22,7 @@ from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.topics import offer_topic
 

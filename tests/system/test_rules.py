@@ -11,7 +11,7 @@ from conftest import wait_until
 from edge_agent import app
 from edge_agent.config import parse_node_settings
 from edge_agent.notices import NOTICES_STATE
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from edge_agent.sampler import TRIAGE_STATE
 from service_runtime.settings import parse_toml
 from spatial_mqtt.announcements import CriteriaNotice, Notice

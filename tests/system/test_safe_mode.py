@@ -10,7 +10,7 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import read_counters
 from edge_agent.status import load_status
 from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.senml import Pack, decode_pack

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.queue.base import COMMIT_EVERY_PUT, Durability, MessageDraft
-from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import QueueFile, read_counters
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import QueueRow
 from edge_agent.queue.write_journal import (

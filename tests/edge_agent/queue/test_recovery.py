@@ -20,8 +20,7 @@ from edge_agent.queue.base import (
     QueueFileError,
     QueueStats,
 )
-from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.file_lifecycle import QueueFile, read_counters
 from edge_agent.queue.memory import make_spare
 from edge_agent.queue.recovery import salvage
 from edge_agent.queue.schema import check_integrity, connect, migrate

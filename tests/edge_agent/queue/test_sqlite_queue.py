@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.queue.base import MessageDraft, QueueFileError
-from edge_agent.queue.file_lifecycle import QueueFile
-from edge_agent.queue.inspection import ledger_writer, read_counters
+from edge_agent.queue.file_lifecycle import QueueFile, ledger_writer, read_counters
 from edge_agent.queue.schema import FORMAT
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import CounterDeltas
@@ -20,7 +19,7 @@ from spatial_mqtt.senml import MessageId
 PUT_PROGRAM = """
 import sys
 from edge_agent.queue.base import MessageDraft, QueueFileError
-from edge_agent.queue.inspection import ledger_writer
+from edge_agent.queue.file_lifecycle import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
 while True:
