@@ -32,7 +32,7 @@ from edge_agent.cli._options import (
     read_settings,
 )
 from edge_agent.cli.first_boot import encode_text
-from edge_agent.commissioning.link_check import (
+from edge_agent.cli.link_check import (
     HANDSHAKE_BYTES,
     TLS_BYTES,
     LinkReport,
@@ -41,13 +41,13 @@ from edge_agent.commissioning.link_check import (
     find_serving_area,
     query_managers,
 )
-from edge_agent.commissioning.live_check import (
+from edge_agent.cli.live_check import (
     LiveCheck,
     LiveSensor,
     Screen,
     with_few_samples,
 )
-from edge_agent.commissioning.sensor_check import (
+from edge_agent.cli.sensor_check import (
     CheckReport,
     NodeIdentification,
     SensorCheck,

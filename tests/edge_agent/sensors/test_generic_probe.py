@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from triage_readings import START_S
 
-from edge_agent.commissioning.sensor_check import ReadingView
+from edge_agent.cli.sensor_check import ReadingView
 from edge_agent.sensors.base import SensorRangeError
 from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, make_reading
 from edge_agent.sensors.registry import parse_sensors

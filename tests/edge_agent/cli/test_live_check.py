@@ -7,14 +7,14 @@ import pytest
 from conftest import wait_until
 from slope_bench import START_S, opened
 
-from edge_agent.commissioning.live_check import (
+from edge_agent.cli.live_check import (
     READ_POLICY,
     LiveCheck,
     LiveSensor,
     Screen,
     with_few_samples,
 )
-from edge_agent.commissioning.sensor_check import SensorCheck
+from edge_agent.cli.sensor_check import SensorCheck
 from edge_agent.sensor_reader import DEADLINE_S
 from edge_agent.sensors.base import BaseSensor, Health
 from edge_agent.sensors.registry import parse_sensors

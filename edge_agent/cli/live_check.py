@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from edge_agent.commissioning.sensor_check import (
+from edge_agent.cli.sensor_check import (
     ReadingView,
     SensorCheck,
     align_columns,

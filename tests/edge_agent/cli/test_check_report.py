@@ -1,7 +1,7 @@
 """The printed box of the check report."""
 
-from edge_agent.commissioning.link_check import GatewayResult, LinkReport, ManagerResult
-from edge_agent.commissioning.sensor_check import (
+from edge_agent.cli.link_check import GatewayResult, LinkReport, ManagerResult
+from edge_agent.cli.sensor_check import (
     BOX_WIDTH,
     CheckReport,
     NodeIdentification,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from slope_bench import START_S, opened
 
-from edge_agent.commissioning.sensor_check import (
+from edge_agent.cli.sensor_check import (
     WIDTH,
     SensorCheck,
     check_sensors,

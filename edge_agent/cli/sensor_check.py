@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_agent import quantities
-from edge_agent.commissioning.link_check import LinkReport
+from edge_agent.cli.link_check import LinkReport
 from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Health, Sensor, SensorConfig, SensorError
 from slope_science.evidence.samples import TILT_AXES

@@ -1,1 +1,0 @@
-"""Commissioning of nodes: checks of sensors and link before an installer leaves."""
