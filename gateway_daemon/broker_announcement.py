@@ -38,11 +38,10 @@ from spatial_mqtt.topics import (
 )
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
-    ConnectionHandler,
+    Connect,
     IncomingMessage,
     Publication,
     Session,
-    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
@@ -52,8 +51,6 @@ SILENCE_S = 90.0
 RETRY_BASE_S = 2.0
 REQUEST_CAP_S = 600.0
 """Longest wait between requests to a Manager of the original Gamma."""
-
-Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
 class ManagerBrokerLink(BaseConnectionHandler):

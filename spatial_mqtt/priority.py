@@ -7,8 +7,8 @@ Source: P-MQTT (seed 001) leaves the number of levels open; level names follow t
 municipal evacuation information in force since 2026-05-29.
 
 QoS 1 with message ids and duplicate removal has the effect of exactly-once delivery at
-half the round trips of QoS 2, so it is the default. A subscriber never gets more than
-`effective_qos`.
+half the round trips of QoS 2, so it is the default. A subscriber gets at most the QoS
+that it requests.
 
 Source of the QoS policy: seed 004; MQTT 5.0 section 3.8.4.
 """
@@ -129,8 +129,3 @@ class QosPolicy:
 
 
 _DEFAULT = Delivery()
-
-
-def effective_qos(published: int, subscribed: int) -> int:
-    """QoS of the delivery to a subscriber: the lower of the two."""
-    return min(published, subscribed)

@@ -203,6 +203,10 @@ class SessionConnection(Protocol):
         """Remove subscriptions."""
 
 
+Connect = Callable[[Session, ConnectionHandler], SessionConnection]
+"""Makes a connection to one broker, not started yet."""
+
+
 class BaseConnectionHandler:
     """A `ConnectionHandler` that ignores every event; override what matters."""
 

@@ -6,7 +6,6 @@ and areas; neither can be requested. Each certificate is renewed once.
 
 import logging
 import threading
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -26,11 +25,10 @@ from service_runtime.lifecycle import Service
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence
 from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.certificates import RenewalAnswer, RenewalRequest
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import RENEWAL_REQUESTS, renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
-    ConnectionHandler,
+    Connect,
     IncomingMessage,
     Publication,
     Session,
@@ -45,8 +43,6 @@ RESULTS: Final = ("renewed", "early", "contested", "refused", "failed")
 UNPROVEN: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 """Errors of a request that proves no name: our own, and those of `cryptography`, which
 reads names and keys only when they are used."""
-
-Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class RenewalSigner(BaseConnectionHandler):

@@ -54,11 +54,10 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import (
     NO_SUBSCRIBERS,
     BaseConnectionHandler,
-    ConnectionHandler,
+    Connect,
     IncomingMessage,
     Publication,
     Session,
-    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ UNLISTED_CAP_S = 600.0
 
 WHOLE_WORLD = "/"
 
-Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 IDLE, IOWAIT = 3, 4
 """Columns of ``cpu`` in /proc/stat after its name (proc(5))."""

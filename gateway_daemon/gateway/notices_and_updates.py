@@ -31,12 +31,11 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import (
     NO_SUBSCRIBERS,
     BaseConnectionHandler,
-    ConnectionHandler,
+    Connect,
     IncomingMessage,
     MessageHandler,
     Publication,
     Session,
-    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
@@ -44,8 +43,6 @@ log = logging.getLogger(__name__)
 SILENCE_S = 30.0
 POLL_S = 5.0
 MAX_AREAS = 20_000
-
-Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
 class NoticeRelay(BaseConnectionHandler):

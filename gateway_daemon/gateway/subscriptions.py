@@ -18,7 +18,6 @@ from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.files import write_best_effort
 from service_runtime.lifecycle import LogLimit
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import (
     CLIENT_LOG,
@@ -35,7 +34,7 @@ from spatial_mqtt.topics import (
 )
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
-    ConnectionHandler,
+    Connect,
     IncomingMessage,
     Session,
 )
@@ -73,8 +72,6 @@ _DISCONNECTED = re.compile(
     r"been disconnected by administrative action|has exceeded timeout, disconnecting)\."
 )
 _ADDRESS = re.compile(r" \[\S+:\d+\]$")
-
-Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class SavedSubscriptions(msgspec.Struct, frozen=True):

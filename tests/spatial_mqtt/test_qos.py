@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from service_runtime.errors import FieldError
 from spatial_mqtt.errors import PriorityError
-from spatial_mqtt.priority import Delivery, QosPolicy, effective_qos
+from spatial_mqtt.priority import Delivery, QosPolicy
 
 DELIVERIES = st.builds(
     Delivery,
@@ -52,13 +52,3 @@ def test_policy_for_an_invalid_priority_is_refused(priority: int) -> None:
         QosPolicy({priority: Delivery()})
     with pytest.raises(PriorityError, match="between 1 and 5"):
         QosPolicy().delivery(priority)
-
-
-@given(published=st.integers(0, 2), subscribed=st.integers(0, 2))
-def test_effective_qos_is_the_lower_of_both(published: int, subscribed: int) -> None:
-    """A subscriber gets at most the published and at most the requested QoS."""
-    qos = effective_qos(published, subscribed)
-
-    assert qos in {published, subscribed}
-    assert qos <= published
-    assert qos <= subscribed
