@@ -278,11 +278,14 @@ def _open_slot(path: Path) -> mmap.mmap:
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    """Map the file. It has all its blocks, or a full disk would end the process."""
+    """Map the file, which has all its blocks, and of which each can be read.
+
+    Else a full disk or a read error would end the process by a signal.
+    """
     make_folder(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if os.fstat(descriptor).st_size != _FILE_BYTES:
+        if len(os.pread(descriptor, _FILE_BYTES + 1, 0)) != _FILE_BYTES:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, bytes(_FILE_BYTES), 0)
             os.fsync(descriptor)

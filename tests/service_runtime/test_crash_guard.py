@@ -1,6 +1,7 @@
 """A message that ended the program twice is put aside; every other one is decoded."""
 
 import base64
+import errno
 import json
 import os
 import signal
@@ -209,3 +210,17 @@ def test_guard_costs_microseconds_per_message(tmp_path: Path) -> None:
         busy.begin(TOPIC, payload)
         busy.end()
     assert time.thread_time() - began_s < 10_000 * 50e-6
+
+
+def test_slot_on_a_bad_block_is_not_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first access to its map would end the program by SIGBUS, at each start."""
+    guard(tmp_path).close()
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    assert guard(tmp_path).begin(TOPIC, PLAIN)
+    assert "no message is put aside: [Errno 5]" in caplog.text
