@@ -18,6 +18,9 @@ DISTRIBUTION: Final = "yamamori"
 STUDIES: Final = "experiments"
 """Package of research code that only the source tree contains."""
 
+SETTINGS_FILE: Final = click.Path(path_type=Path, readable=False)
+"""Type of an option for a settings file; its reader reports one without rights."""
+
 
 class LazyGroup(click.Group):
     """Group of commands that are imported on demand.

@@ -214,7 +214,11 @@ def explaining_denied(program: str) -> Iterator[None]:
 
 def report_settings_error(program: str, error: SettingsError | OSError) -> int:
     """Print each mistake on its own line; return the exit status."""
-    lines = error.problems if isinstance(error, SettingsError) else (str(error),)
+    lines = (
+        error.problems
+        if isinstance(error, SettingsError)
+        else (explain_denied(error) or str(error),)
+    )
     for line in lines:
         print(f"{program}: {line}", file=sys.stderr)  # noqa: T201 - output of a command
     return EXIT_CONFIG
@@ -539,7 +543,7 @@ def _explain_rights(path: Path, error: OSError) -> str:
     user, status = _user_name(os.geteuid()), path.stat()
     owner, mode = _user_name(status.st_uid), stat.filemode(status.st_mode)
     if len(path.parts) > MAX_SYSTEM_PARTS:
-        remedy = f"give the folder to {user}: chown -R {user} {path}"
+        remedy = f"give it to {user}: chown -R {user} {path}"
     else:
         remedy = f"make a folder for {user} alone, and name that in the settings"
     return (

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from service_runtime.cli import SETTINGS_FILE
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
@@ -57,7 +58,7 @@ def _common_options(command: Command) -> Command:
     command = click.option(
         "--config",
         "tls",
-        type=click.Path(path_type=Path),
+        type=SETTINGS_FILE,
         callback=lambda _context, _option, path: (
             path and _try(lambda: read_tls_settings(path))
         ),
@@ -137,7 +138,7 @@ def sub(
     "--config",
     "path",
     required=True,
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="Settings of a program; its [tls] section is used.",
 )
 @click.option(

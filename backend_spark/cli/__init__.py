@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from backend_spark.errors import ExportError
-from service_runtime.cli import LazyGroup
+from service_runtime.cli import SETTINGS_FILE, LazyGroup
 
 COMMANDS: Final = {
     "alerts": (
@@ -129,7 +129,7 @@ COMMANDS: Final = {
 config_option = click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     required=True,
     help="Settings file (TOML).",
 )

@@ -20,6 +20,7 @@ from backend_spark.criteria.tables import (
     find_tables,
 )
 from backend_spark.errors import CriteriaTableError
+from service_runtime.cli import SETTINGS_FILE
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from service_runtime.machine_check import (
@@ -186,7 +187,7 @@ MAX_EXAMPLES = 5
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="Settings file (TOML): checks its criteria.file when no PATHS are given.",
 )
 def criteria(paths: tuple[Path, ...], config_path: Path | None) -> None:

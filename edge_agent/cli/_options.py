@@ -10,6 +10,7 @@ from edge_agent.config import NodeSettings
 from edge_agent.queue.base import QueueFileError
 from edge_agent.queue.recovery import has_only_its_log
 from service_runtime import lifecycle
+from service_runtime.cli import SETTINGS_FILE
 from service_runtime.settings import SettingsError
 
 PROGRAM = "edge-agent"
@@ -19,7 +20,7 @@ config_option = click.option(
     "--config",
     "path",
     required=True,
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="The node's settings in TOML.",
 )
 json_option = click.option(

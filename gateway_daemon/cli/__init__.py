@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 import click
 
 from service_runtime import lifecycle
-from service_runtime.cli import LazyGroup
+from service_runtime.cli import SETTINGS_FILE, LazyGroup
 from service_runtime.settings import SettingsError
 
 COMMANDS = {
@@ -63,13 +63,13 @@ config_option = click.option(
     "--config",
     "path",
     required=True,
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="Settings in TOML.",
 )
 tls_option = click.option(
     "--config",
     "path",
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="Settings whose [tls] names the certificates for mqtts://.",
 )
 json_option = click.option(

@@ -16,7 +16,7 @@ from service_runtime.lifecycle import explain_denied
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
-EXIT_BUSY, EXIT_DENIED = 75, 77
+EXIT_BUSY, EXIT_DENIED, EXIT_CONFIG = 75, 77, 78
 
 pytestmark = pytest.mark.system
 
@@ -102,7 +102,7 @@ def test_folder_of_another_user_is_named_with_the_remedy(
 
     assert status == EXIT_DENIED
     assert f"{data} must be accessible for the user {user}, got: Permission" in line
-    assert f"owner {user}); run this as {user}, or give the folder to {user}: " in line
+    assert f"owner {user}); run this as {user}, or give it to {user}: " in line
     assert line.endswith(f"chown -R {user} {data}")
 
 
@@ -165,3 +165,26 @@ def test_second_program_on_a_folder_is_refused(tmp_path: Path, program: str) -> 
     assert status == EXIT_BUSY
     assert f"cannot start while another process holds {lock}; stop it" in line
     assert LockHolder.read(lock) is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["edge_agent send", "gateway_daemon run", "backend_spark trim"],
+)
+def test_settings_without_rights_are_named_with_the_remedy(
+    tmp_path: Path, command: str
+) -> None:
+    """A unit is not started again for ever, and a node takes its last settings."""
+    config = tmp_path / "settings.toml"
+    config.touch(mode=CLOSED)
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split(), "--config", str(config)],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=without_override,
+    )
+    assert done.returncode == EXIT_CONFIG
+    assert str(config) in done.stderr
+    assert "Usage" not in done.stderr
