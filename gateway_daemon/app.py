@@ -506,9 +506,9 @@ def _lane_file(broker: BrokerInfo | None) -> str:
 
 
 def _stored_lanes(data: Path) -> Iterator[BrokerInfo]:
-    """Brokers whose lanes have a file, or only its log."""
+    """Brokers whose lanes have a file, only its log, or only its salvaged content."""
     found = (data / "lanes").glob("*-*.db*")
-    names = {path.name.removesuffix("-wal") for path in found}
+    names = {p.name.removesuffix("-wal").removesuffix(".salvaged") for p in found}
     for name in sorted(each for each in names if each.endswith(".db")):
         host, _, port = name.removesuffix(".db").rpartition("-")
         if port.isdecimal():

@@ -120,7 +120,7 @@ def install_settings(paths: CardPaths) -> InstallResult:
     raw = found.read_bytes()
     mark = paths.target / INSTALLED_MARK
     digest = hashlib.sha256(raw).hexdigest()
-    is_installed = mark.exists() and mark.read_text() == digest
+    is_installed = mark.exists() and mark.read_bytes() == digest.encode()
     is_installed = is_installed and _settings(paths.target) is not None
     try:
         text, node = _checked(raw)

@@ -265,7 +265,17 @@ class AdminClient(BaseConnectionHandler):
         return mine[0].removeprefix(f"{topic}: ") if mine else None
 
 
-@click.group(name="admin")
+class _HelpWithoutManager(click.Group):
+    """Group whose commands print their help without a Manager."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        name = next((each for each in args if each in self.commands), None)
+        if name and "--help" in args:
+            self.commands[name].make_context(name, ["--help"], parent=ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group(name="admin", cls=_HelpWithoutManager)
 @click.option(
     "--manager",
     "managers",

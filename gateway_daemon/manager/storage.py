@@ -79,12 +79,15 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
 
     Raises:
         RegistryFileError: The file is damaged.
+        PermissionError: It may not be read.
     """
     if not path.exists():
         return Registry(manager_id, created_ms=now_ms)
     try:
         snapshot = decode_json(path.read_bytes(), RegistrySnapshot)
-    except DECODE_ERRORS as error:
+    except PermissionError:
+        raise
+    except (OSError, *DECODE_ERRORS) as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(
         manager_id,

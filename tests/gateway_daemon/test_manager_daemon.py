@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Broker, wait_until
 from programs import Client, Programs
 from soak.disk import fill, mounted
 from soak.relay import Relay
 
+from gateway_daemon.cli.admin import admin_commands
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
 
@@ -359,3 +361,13 @@ def test_damaged_registry_is_refused_with_a_remedy(
 
     assert done.returncode == 78
     assert "move it away: other Managers, gateways and the settings fill" in done.stderr
+
+
+def test_help_of_an_admin_command_needs_no_manager() -> None:
+    """An operator reads which arguments a command takes before naming a Manager."""
+    shown = CliRunner().invoke(admin_commands, ["add-broker", "--help"])
+    assert shown.exit_code == 0
+    assert "add-broker [OPTIONS]" in shown.output
+    refused = CliRunner().invoke(admin_commands, ["brokers"])
+    assert refused.exit_code == 2
+    assert "Missing option '--manager'" in refused.output

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from edge_agent.cli import cli
+from edge_agent.cli.first_boot import INSTALLED_MARK
 from edge_agent.config import parse_node_settings, read_node_settings
 from edge_agent.safe_mode import recover_settings
 from gateway_daemon.ca.authority import CertificateRefusedError, Identity
@@ -262,6 +263,14 @@ def test_second_start_changes_nothing(machine: Machine) -> None:
     assert result.exit_code == 0
     assert "pin = 22" in by_hand.read_text()
     assert {p: p.stat().st_mtime_ns for p in machine.fat.iterdir()} == before
+
+
+def test_damaged_mark_of_the_card_does_not_stop_the_start(machine: Machine) -> None:
+    """It ended each start with a traceback, so that new settings were never read."""
+    machine.put("kochi-0001")
+    machine.start()
+    (machine.etc / INSTALLED_MARK).write_bytes(b"\xff\xfe" * 16)
+    assert machine.start().exit_code == 0
 
 
 def test_report_follows_a_certificate_that_comes_later(machine: Machine) -> None:

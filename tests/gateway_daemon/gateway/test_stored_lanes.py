@@ -6,8 +6,11 @@ from gateway_daemon.app import _stored_lanes
 from spatial_mqtt.directory import BrokerInfo
 
 
-def test_lane_of_which_only_the_log_is_left_is_opened(tmp_path: Path) -> None:
-    """Its messages have receipts; files that were set aside are no lanes."""
+def test_lane_without_its_file_is_opened(tmp_path: Path) -> None:
+    """Its messages have receipts, in the log or in what a power cut left of a repair.
+
+    Files that were set aside are no lanes.
+    """
     lanes = tmp_path / "lanes"
     lanes.mkdir()
     for name in (
@@ -16,6 +19,8 @@ def test_lane_of_which_only_the_log_is_left_is_opened(tmp_path: Path) -> None:
         "b-1883.db-wal",
         "c-1883.db.damaged-1",
         "c-1883.db.damaged-1-wal",
+        "d-1883.db.damaged-1",
+        "d-1883.db.salvaged",
         "nowhere.db",
     ):
         (lanes / name).touch()
@@ -23,4 +28,5 @@ def test_lane_of_which_only_the_log_is_left_is_opened(tmp_path: Path) -> None:
     assert list(_stored_lanes(tmp_path)) == [
         BrokerInfo("a", 1883),
         BrokerInfo("b", 1883),
+        BrokerInfo("d", 1883),
     ]

@@ -438,3 +438,11 @@ def test_table_from_elsewhere_that_originals_cannot_follow_is_reported() -> None
     reasons = list(find_obstacles(late))
     assert len(reasons) == 2
     assert all("(theirs:1)" in reason for reason in reasons)
+
+
+def test_registry_that_cannot_be_read_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """As the file of a bad block, it ended the Manager with a traceback."""
+    with pytest.raises(
+        storage.RegistryFileError, match=r"Is a directory.*move it away"
+    ):
+        storage.load_registry(tmp_path, "a")
