@@ -7,13 +7,14 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from backend_spark.console.audit_log import Journal, JournalEntry
+from backend_spark.console.level_grid import utc_time
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap
 from backend_spark.exports.cell_states import CellState
@@ -156,7 +157,7 @@ class CapMessages:
             is_cancel=kind is cap.CapMessageType.CANCEL,
         )
         if replaced is not None:  # what is referred to must be earlier
-            later = datetime.fromtimestamp(replaced.at_s + 1, UTC)
+            later = utc_time(replaced.at_s + 1)
             header = replace(header, sent=max(header.sent, later))
         return self._with_own_identifier(header)
 
@@ -204,7 +205,7 @@ def atom_feed(
         now: Time of the feed if it has no messages.
     """
     feed = ET.Element("feed", xmlns=ATOM)
-    newest = datetime.fromtimestamp(messages[0].at_s, UTC) if messages else now
+    newest = utc_time(messages[0].at_s) if messages else now
     _add(feed, "id", f"{_ID}:{quote(root, safe='')}")
     _add(feed, "title", title)
     _add(feed, "updated", newest.isoformat(timespec="seconds"))
@@ -221,7 +222,7 @@ def atom_feed(
 def _add_entry(feed: ET.Element, message: StoredMessage, root: str) -> None:
     entry = ET.SubElement(feed, "entry")
     name = quote(message.identifier, safe="")
-    at = datetime.fromtimestamp(message.at_s, UTC).isoformat(timespec="seconds")
+    at = utc_time(message.at_s).isoformat(timespec="seconds")
     _add(entry, "id", f"{_ID}:{name}")
     _add(entry, "title", f"{message.kind} ({message.status}): {message.title}")
     _add(entry, "updated", at)

@@ -70,13 +70,11 @@ class EventDetector:
         live_state: Live state.
         events: The events.
         tables: Folder of the tables.
-        min_level: Lowest level that opens an event.
     """
 
     live_state: LiveState
     events: EventBook
     tables: Folder
-    min_level: int = WARNING
     _version: int | None = None
     _steps: "LevelSteps | None" = None
     _rows: dict[int, bytes] = field(default_factory=dict)
@@ -128,8 +126,8 @@ class EventDetector:
             levels, tokens = grid.levels.copy(), list(grid.tokens)
             latest, begin_s = list(grid.latest), grid.begin_s
         rows = {token: row for row, token in enumerate(tokens)}
-        self._steps = LevelSteps(levels, latest, rows, begin_s, self.min_level)
-        hot = np.flatnonzero((_known_levels(levels) >= self.min_level).any(axis=1))
+        self._steps = LevelSteps(levels, latest, rows, begin_s)
+        hot = np.flatnonzero((_known_levels(levels) >= WARNING).any(axis=1))
         signs: list[Sign] = []
         for row in hot.tolist():
             state = levels[row].tobytes() + repr(latest[row].reason_codes).encode()
@@ -147,7 +145,7 @@ class EventDetector:
     ) -> Iterator[Sign]:
         """Each new highest level of each rise, and the newest one with its reasons."""
         known = _known_levels(levels)
-        for first, last in hot_runs(levels, self.min_level):
+        for first, last in hot_runs(levels, WARNING):
             last_s = begin_s + last * STEP_S
             highest = np.maximum.accumulate(known[first : last + 1])
             records = np.flatnonzero(np.diff(highest, prepend=0))
@@ -156,7 +154,7 @@ class EventDetector:
                 is_current = last_s >= latest.at_s and known[step] == latest.level
                 why = latest if is_current else None
                 yield _level_sign(token, int(known[step]), at_s, last_s, why)
-        if latest.level is not None and latest.level >= self.min_level:
+        if latest.level is not None and latest.level >= WARNING:
             yield _level_sign(token, latest.level, latest.at_s, latest.at_s, latest)
 
     def _follow(self, events: list[Event], until_s: float, now_s: float) -> None:
@@ -197,7 +195,6 @@ class LevelSteps:
         latest: Newest row of each cell.
         row_of: Row of each cell.
         begin_s: Unix time of the first column.
-        min_level: Lowest level of events.
     """
 
     def __init__(
@@ -206,15 +203,14 @@ class LevelSteps:
         latest: list[level_grid.LatestRow],
         row_of: dict[str, int],
         begin_s: int,
-        min_level: int,
     ) -> None:
         self._levels, self._latest, self._row_of = levels, latest, row_of
-        self._begin_s, self._min_level = begin_s, min_level
+        self._begin_s = begin_s
 
     def end(self, event: Event) -> int | None:
         """Unix time at which a cell had been calm for an hour after the last sign."""
         step, levels = self._after(event.cell, event.last_s)
-        calm = np.flatnonzero(_is_calm(levels, self._min_level))
+        calm = np.flatnonzero(_is_calm(levels, WARNING))
         if len(calm) < CLEAR_STEPS:
             return None
         return self._begin_s + (step + int(calm[CLEAR_STEPS - 1])) * STEP_S

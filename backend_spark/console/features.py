@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import shapely
 
+from backend_spark.console.level_grid import utc_time
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.places import Gazetteer, StoredPlaces
 from backend_spark.errors import ExportError, StandardsRequestError
@@ -155,7 +156,7 @@ class CellFeatures:
         return DeltaTables(self.live_state.tables)
 
     def _read_states(self, now_s: float, places: Gazetteer) -> list[CellState]:
-        now = datetime.fromtimestamp(now_s, UTC)
+        now = utc_time(now_s)
         try:
             limits = self.live_state.limits
             return read_cell_states(
@@ -211,7 +212,7 @@ class CellFeatures:
 def _moment(text: str) -> datetime | None:
     if not (text.isascii() and text.isdigit() and len(text) < 11):  # noqa: PLR2004 - digits of a time until 2286
         return None
-    at = datetime.fromtimestamp(int(text), UTC)
+    at = utc_time(int(text))
     return at if fits_sql(at) else None
 
 

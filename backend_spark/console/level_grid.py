@@ -306,6 +306,11 @@ def unix_seconds(times: pa.Array | pa.ChunkedArray) -> Integers:
     return seconds
 
 
+def utc_time(at_s: float) -> datetime:
+    """A Unix time as a datetime in UTC."""
+    return datetime.fromtimestamp(at_s, UTC)
+
+
 def ended_levels(rows: pa.Table) -> Bytes:
     """Level of a hold that has ended, for each row without a judgement; else 0.
 
@@ -459,7 +464,7 @@ class LevelRuns:
         wanted, self._unknown = self._unknown, {}
         if not wanted:
             return
-        until = datetime.fromtimestamp(until_s, UTC)
+        until = utc_time(until_s)
         for token, at in self.tables.level_begins(wanted, until).items():
             self._begins[token] = wanted[token], round(at.timestamp())
 
@@ -502,16 +507,16 @@ def silent_rows(
         last_s: Unix time of the last reading of each cell with nodes.
         newest_s: Unix time of the newest level in the tables.
     """
-    until = datetime.fromtimestamp(grid.begin_s, UTC)
+    until = utc_time(grid.begin_s)
     if not grid.tokens:  # nothing for 72 hours: the last week that has levels
         since_s = min(newest_s, grid.begin_s) - LAST_WEEK_S
-        since = datetime.fromtimestamp(max(since_s, 0.0), UTC)
+        since = utc_time(max(since_s, 0.0))
         return tables.newest_levels(COLUMNS, since, until)
     silent = {cell: at_s for cell, at_s in last_s.items() if cell not in grid.row_of}
     if not silent:
         return []
     since_s = max(min(silent.values()) - 86_400.0, 0.0)
-    since = datetime.fromtimestamp(since_s, UTC)
+    since = utc_time(since_s)
     return tables.newest_levels(COLUMNS, since, until, silent)
 
 
@@ -519,7 +524,7 @@ def levels_before(
     tables: DeltaTables, begin_s: float, cells: Sequence[str]
 ) -> dict[str, int]:
     """Last level of cells before a Unix time, also of a hold that has ended; else 0."""
-    until = datetime.fromtimestamp(begin_s, UTC)
+    until = utc_time(begin_s)
     between = until - timedelta(days=HELD_DAYS), until
     rows = tables.newest_levels(COLUMNS, *between, cells, with_silent=True)
     found = {row["cell"]: latest_row(row).last_level or 0 for row in rows}

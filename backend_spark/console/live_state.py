@@ -7,6 +7,7 @@ row may be read again; the state stores rows by key.
 import logging
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -434,7 +435,7 @@ class LiveState:
         with self.lock:
             levels, present = self._shown_levels()
             self._update_runs(levels)
-            tokens, latest = self.grid.tokens, self.grid.latest
+            tokens, latest, now_s = self.grid.tokens, self.grid.latest, self.now_s()
             margins = [
                 margin_mm(row, severity(level)[0], criteria(token))
                 if severity(level)[0] >= ADVISORY
@@ -446,7 +447,7 @@ class LiveState:
             return {
                 "version": self.version,
                 "geometry": self.geometry,
-                "now_s": self.now_s(),
+                "now_s": now_s,
                 "read_s": self.read_s,
                 "at_s": self.present_step_s(),
                 "begin_s": self.grid.begin_s,
@@ -461,7 +462,7 @@ class LiveState:
                 "since_s": list(map(self._runs.begin_s, tokens)),
                 "margin_mm": margins,
                 "causes": [" ".join(row.causes) for row in latest],
-                "nodes": self._node_counts(),
+                "nodes": Counter(n.state(now_s) for n in self.nodes.by_id.values()),
                 "events": self.events,
                 "unsaved": bool(self.unsaved),
             }
@@ -551,13 +552,11 @@ class LiveState:
         with self.lock:
             return self.gateways.rows(self.nodes.by_id.values(), self.now_s())
 
-    def _node_counts(self) -> dict[str, int]:
-        now_s = self.now_s()
-        counts: dict[str, int] = {}
-        for node in self.nodes.by_id.values():
-            state = node.state(now_s)
-            counts[state] = counts.get(state, 0) + 1
-        return counts
+    def cells_with_nodes(self, cell: str) -> list[str]:
+        """Cells that have nodes, and one more."""
+        with self.lock:
+            cells = {node.cell for node in self.nodes.by_id.values() if node.cell}
+        return sorted(cells | {cell})
 
 
 def _newer(ahead: level_grid.Bytes, shown: level_grid.Bytes) -> level_grid.Bytes:

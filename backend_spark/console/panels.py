@@ -7,12 +7,13 @@ what each node of the cell reports of itself.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from backend_spark.config import CONSOLE_FOLDER
 from backend_spark.console import level_grid, snake_line
+from backend_spark.console.level_grid import utc_time
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.nodes import (
     NewestReading,
@@ -353,11 +354,6 @@ def _receipt(
 
 def _is_same(at_s: float, order: Notice | Drill) -> bool:
     return abs(at_s - order.at_s) < SAME_S
-
-
-def utc_time(at_s: float) -> datetime:
-    """A Unix time as a datetime in UTC."""
-    return datetime.fromtimestamp(at_s, UTC)
 
 
 def _plain(value: object) -> object:

@@ -48,6 +48,9 @@ Row = Mapping[str, Any]
 class PreviewBusyError(Exception):
     """Another preview is computed."""
 
+    def __init__(self) -> None:
+        super().__init__("another preview is computed: try again")
+
 
 @dataclass(frozen=True)
 class CellBench:
@@ -327,10 +330,6 @@ class ReviewEffect:
             max(raised, default=None),
             bool(newest and _is_raised(*newest)),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """For the page."""
-        return asdict(self)
 
 
 def _is_raised(before: Row, after: Row) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
-from backend_spark.console.panels import utc_time
+from backend_spark.console.level_grid import utc_time
 from backend_spark.console.previews import ReviewPreview
 from backend_spark.i18n import render_both
 from backend_spark.scoring.observation import flag_reasons

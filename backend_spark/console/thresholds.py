@@ -257,6 +257,27 @@ def _row(entry: JournalEntry) -> CriteriaRow | None:
     return version.row(render_english(basis))
 
 
+def job_state(read: str | None, ours: Path, *, is_reported: bool) -> dict[str, Any]:
+    """Whether the job reads a file of this console, and the two paths.
+
+    Args:
+        read: File that the job reads; None for none.
+        ours: That of the console.
+        is_reported: Whether there is a report of the job.
+
+    Returns:
+        ``state``: ``unreported``, ``reads_none``, ``reads_other`` or ``reads``.
+    """
+    expected = str(ours.absolute())
+    if not is_reported:
+        state = "unreported"
+    elif read is None:
+        state = "reads_none"
+    else:
+        state = "reads" if read == expected else "reads_other"
+    return {"state": state, "path": read, "expected": expected}
+
+
 @dataclass(frozen=True)
 class ThresholdStates:
     """States of versions, by the job's report: whether the job has applied them.
@@ -274,19 +295,10 @@ class ThresholdStates:
     cells: Sequence[str]
 
     def job(self) -> dict[str, Any]:
-        """Whether the job reads the changes of this console.
-
-        ``unreported``, ``reads_none``, ``reads_other`` or ``reads``, and the two paths.
-        """
-        ours = str(self.thresholds.table.absolute())
+        """Whether the job reads the changes of this console."""
         read = None if self.report is None else self.report.changes
-        if self.report is None:
-            state = "unreported"
-        elif read is None:
-            state = "reads_none"
-        else:
-            state = "reads" if read == ours else "reads_other"
-        return {"state": state, "path": read, "expected": ours}
+        ours = self.thresholds.table
+        return job_state(read, ours, is_reported=self.report is not None)
 
     def of(self, entry: JournalEntry) -> dict[str, Any]:
         """State of a version: how many of its cells are scored with it.

@@ -146,11 +146,6 @@ DistrictsOf = Callable[[str], frozenset[str]]
 """Names of the districts in which a cell lies."""
 
 
-def no_districts(*_: str) -> frozenset[str]:
-    """No cell lies in a district, as without a gazetteer."""
-    return frozenset()
-
-
 def unknown_districts(
     sections: Iterable[NotificationSection], known: frozenset[str]
 ) -> dict[str, list[str]]:
@@ -223,8 +218,8 @@ class NotificationRules:
 
     sections: tuple[NotificationSection, ...]
     exercise: bool
-    districts_of: DistrictsOf = no_districts
-    known_districts: Callable[[], frozenset[str]] = no_districts
+    districts_of: DistrictsOf
+    known_districts: Callable[[], frozenset[str]]
 
     def plan(self, cell: str | None, level: int, now_s: float) -> Iterator[Plan]:
         """Notifications about a rise of an event to a level.

@@ -95,7 +95,7 @@ class NotificationSender:
     present: Clock
     read_s: Clock
     is_judged: Callable[[], bool]
-    name_of: NameOf = lambda _: ""
+    name_of: NameOf
     heartbeat_at_s: float = 0.0
     _busy: set[Target] = field(default_factory=set)
     _sent_s: dict[Target, float] = field(default_factory=dict)

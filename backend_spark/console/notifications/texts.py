@@ -73,8 +73,8 @@ class MessageTexts:
     town: str
     link: str
     exercise: bool
-    escalated: bool = False
-    name_of: NameOf = lambda _: ""
+    escalated: bool
+    name_of: NameOf
 
     def message(
         self, message_id: str, rises: Sequence[Rise], lost: Sequence[int] = ()

@@ -112,9 +112,7 @@ async def log_in(
     try:
         opened = await services.auth.logins.log_in(attempt, services.clock())
     except TooManyAttemptsError as error:
-        answer = json_response({"detail": str(error)}, 429)
-        answer.headers["Retry-After"] = f"{math.ceil(error.wait_s)}"
-        return answer
+        raise _too_many(error) from error
     except CodeMissingError as error:
         return json_response({"detail": str(error), "needs": "code"}, 401)
     except WrongLoginError as error:
@@ -123,6 +121,11 @@ async def log_in(
     set_cookie(answer, request, SESSION_COOKIE, opened.session)
     set_cookie(answer, request, DEVICE_COOKIE, opened.device, round(DEVICE_S))
     return answer
+
+
+def _too_many(error: TooManyAttemptsError) -> HTTPException:
+    wait = {"Retry-After": f"{math.ceil(error.wait_s)}"}
+    return HTTPException(429, str(error), wait)
 
 
 @router.post("/logout")
@@ -234,8 +237,7 @@ async def change_password(
     try:
         await logins.change_password(attempt, visitor.session, body.new, now_s)
     except TooManyAttemptsError as error:
-        wait = {"Retry-After": f"{math.ceil(error.wait_s)}"}
-        raise HTTPException(429, str(error), wait) from error
+        raise _too_many(error) from error
     except WrongLoginError as error:
         # 401 would end the session in the page.
         raise HTTPException(403, "old must be the present password") from error

@@ -27,7 +27,7 @@ from backend_spark.console.dependencies import (
     viewer,
 )
 from backend_spark.console.http import json_body, json_response, service_root
-from backend_spark.console.panels import utc_time
+from backend_spark.console.level_grid import utc_time
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, cell_states, formats

@@ -28,7 +28,7 @@ from backend_spark.console.http import (
     json_response,
     packed_stream,
 )
-from backend_spark.console.panels import utc_time
+from backend_spark.console.level_grid import utc_time
 from backend_spark.console.routes.time_travel import UnixTime
 from backend_spark.i18n import render_both
 from backend_spark.scoring.arrow import HISTORY_COLUMNS, read_observations

@@ -1,6 +1,7 @@
 """Routes of the reviews of readings: queue, preview, decisions and their end."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,8 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.dependencies import Chief, ConsoleServices, Services, viewer
 from backend_spark.console.http import check_why, json_body, json_response
-from backend_spark.console.level_grid import severity
-from backend_spark.console.panels import utc_time
+from backend_spark.console.level_grid import severity, utc_time
 from backend_spark.console.previews import PreviewBusyError, ReviewEffect
 from backend_spark.console.reviews import (
     MAX_READINGS,
@@ -23,6 +23,7 @@ from backend_spark.console.reviews import (
     most_urgent,
     read_flagged,
 )
+from backend_spark.console.thresholds import job_state
 from backend_spark.scoring.observation import flag_reasons
 from backend_spark.scoring.reviews import (
     NEVER_REJECTED,
@@ -92,7 +93,7 @@ def preview(draft: DraftBody, services: Services) -> Response:
     """What a decision changes in the levels of the cell."""
     cell, count = _find_readings(services, draft)
     return json_response(
-        {"cell": cell, "count": count} | _effect_of(services, cell, draft).to_json()
+        {"cell": cell, "count": count} | asdict(_effect_of(services, cell, draft))
     )
 
 
@@ -114,7 +115,7 @@ def revert_preview(draft: RevertBody, services: Services) -> Response:
     decision = _find_decision(services, draft.review)
     effect = _effect_without(services, decision)
     found = {"cell": decision.entry.subject, "count": decision.body.count}
-    return json_response(found | effect.to_json())
+    return json_response(found | asdict(effect))
 
 
 @router.post("/reviews/revert")
@@ -147,7 +148,9 @@ def _view(services: ConsoleServices, hours: int) -> dict[str, Any]:
         "spans": list(most_urgent(spans, _levels(services))),
         "n_spans": len(spans),
         "is_cut": len(rows) == MAX_READINGS,
-        "job": _job(report.path if report else None, path, is_known=report is not None),
+        "job": job_state(
+            report.path if report else None, book.path, is_reported=report is not None
+        ),
         "decisions": [
             _shown(each) | each.state(report, path)
             for each in decisions[:MAX_DECISIONS_SHOWN]
@@ -164,17 +167,6 @@ def _levels(services: ConsoleServices) -> dict[str, int]:
         token: severity(int(level))[0]
         for token, level in zip(tokens, shown, strict=False)
     }
-
-
-def _job(read: str | None, expected: str, *, is_known: bool) -> dict[str, Any]:
-    """Whether the job reads the decisions of this console, and the two paths."""
-    if not is_known:
-        state = "unreported"
-    elif read is None:
-        state = "reads_none"
-    else:
-        state = "reads" if read == expected else "reads_other"
-    return {"state": state, "path": read, "expected": expected}
 
 
 def _shown(decision: ReviewDecision) -> dict[str, Any]:
@@ -291,15 +283,11 @@ def _effect(
     from_s: float,
     reviews: tuple[Sequence[ReadingReview], Sequence[ReadingReview]],
 ) -> ReviewEffect:
-    live_state = services.live_state
-    with live_state.lock:
-        nodes = {node.cell for node in live_state.nodes.by_id.values() if node.cell}
-    cells = sorted(nodes | {cell})
+    cells = services.live_state.cells_with_nodes(cell)
     try:
         return services.reviews.preview.compare(cell, from_s, reviews, cells)
     except PreviewBusyError as error:
-        rule = "another preview is computed: try again"
-        raise HTTPException(503, rule) from error
+        raise HTTPException(503, str(error)) from error
 
 
 def _find_decision(services: ConsoleServices, number: int) -> ReviewDecision:

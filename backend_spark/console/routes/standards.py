@@ -25,7 +25,7 @@ from backend_spark.console.features import (
     parse_selection,
 )
 from backend_spark.console.http import json_response, service_root
-from backend_spark.console.panels import utc_time
+from backend_spark.console.level_grid import utc_time
 from backend_spark.errors import StandardsRequestError
 from backend_spark.exports.cell_states import GEOJSON, exercise_mark
 from backend_spark.sensorthings.entities import ENTITY_SETS, time_text

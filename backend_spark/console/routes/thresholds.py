@@ -107,16 +107,14 @@ def preview(draft: DraftBody, services: Services) -> Response:
 
 
 def _past(services: ConsoleServices, token: str, rules: CellRules) -> dict[str, Any]:
-    live_state = services.live_state
-    with live_state.lock:
-        nodes = {node.cell for node in live_state.nodes.by_id.values() if node.cell}
+    now_s, cells = (
+        services.live_state.now_s(),
+        services.live_state.cells_with_nodes(token),
+    )
     try:
-        return services.preview.compare(
-            token, rules, live_state.now_s(), sorted(nodes | {token})
-        )
+        return services.preview.compare(token, rules, now_s, cells)
     except PreviewBusyError as error:
-        rule = "another preview is computed: try again"
-        raise HTTPException(503, rule) from error
+        raise HTTPException(503, str(error)) from error
 
 
 @router.post("/thresholds")

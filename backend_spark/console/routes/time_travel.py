@@ -34,11 +34,11 @@ from backend_spark.console.level_grid import (
     severity,
     shown_levels,
     unix_seconds,
+    utc_time,
 )
 from backend_spark.console.panels import (
     EXTRA_COLUMNS,
     two_hour_futures,
-    utc_time,
 )
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.holds import HELD, LOW_HOLD_S, NO_LIMITS, HoldLimits
