@@ -23,7 +23,7 @@ from backend_spark.memory_pipeline import (
     iso_time,
     row_state,
 )
-from backend_spark.notices.notice_state import NoticePolicy
+from backend_spark.notice_state import NoticePolicy
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.scoring.observation import flag_reasons
 from slope_science.quality import Flag

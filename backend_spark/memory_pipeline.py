@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.criteria.cell_rules import CellRuleProvider
-from backend_spark.notices.notice_state import (
+from backend_spark.notice_state import (
     AHEAD_S,
     NoticePolicy,
     NoticeState,

@@ -7,7 +7,7 @@ from console_tables import Slope, silver_row
 from console_workspace import NOW_S
 from deltalake import write_deltalake
 
-from backend_spark.notices.notice_state import (
+from backend_spark.notice_state import (
     CurrentLevel,
     DeliveryRecord,
     NoticePolicy,

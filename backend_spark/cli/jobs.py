@@ -62,9 +62,9 @@ def notify(config_path: Path) -> None:
     """Publish the levels of cells as notices for their nodes; until SIGTERM."""
     settings = read_settings(config_path)
     _set_up_logging()
-    from backend_spark.notices import publisher  # noqa: PLC0415 - paho and pyarrow
+    from backend_spark import notices  # noqa: PLC0415 - paho and pyarrow
 
-    publisher.run(settings)
+    notices.run(settings)
 
 
 @click.command()

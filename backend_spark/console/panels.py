@@ -23,7 +23,7 @@ from backend_spark.console.nodes import (
 )
 from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.i18n import reasons_of, render_both
-from backend_spark.notices.notice_state import (
+from backend_spark.notice_state import (
     DRILLS_FILE,
     NOTICES_FILE,
     DrillRequests,

@@ -16,7 +16,7 @@ from programs import Client, Programs
 
 from backend_spark.console.nodes import NodeStates
 from backend_spark.console.panels import WayBack
-from backend_spark.notices.notice_state import DRILLS_FILE, DrillRequests
+from backend_spark.notice_state import DRILLS_FILE, DrillRequests
 from backend_spark.scoring.decode import decode_messages
 from backend_spark.tables.schemas import BRONZE, SILVER
 from spatial_mqtt.announcements import Drill, Notice

@@ -18,7 +18,7 @@ from backend_spark.config import KeepSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaTable, cell_at_mesh, read_criteria
 from backend_spark.grib_files import Product
-from backend_spark.notices.notice_state import LevelReader, NoticePolicy, NoticeState
+from backend_spark.notice_state import LevelReader, NoticePolicy, NoticeState
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.maintenance import compact

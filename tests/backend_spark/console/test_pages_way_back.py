@@ -14,7 +14,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 from way_back_bench import BROKER, GATEWAY, accept_drill, publish_notice, report_alarms
 
-from backend_spark.notices.notice_state import DRILLS_FILE, DrillRequests
+from backend_spark.notice_state import DRILLS_FILE, DrillRequests
 from spatial_mqtt.announcements import Notice
 
 RunConsole = Callable[..., str]

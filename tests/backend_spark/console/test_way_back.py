@@ -8,7 +8,7 @@ import pytest
 from console_workspace import SLOPES, Clock, Workspace, log_in
 from way_back_bench import BROKER, accept_drill, publish_notice, report_alarms
 
-from backend_spark.notices.notice_state import DRILLS_FILE, DrillRequests
+from backend_spark.notice_state import DRILLS_FILE, DrillRequests
 
 OpenApp = Callable[..., httpx.Client]
 SLOPE = SLOPES[0]

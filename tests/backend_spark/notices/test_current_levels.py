@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.notices.notice_state import LevelReader, NoticePolicy, NoticeState
+from backend_spark.notice_state import LevelReader, NoticePolicy, NoticeState
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS

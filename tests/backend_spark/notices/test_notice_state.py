@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from soak.disk import fill, mounted
 
-from backend_spark.notices.notice_state import (
+from backend_spark.notice_state import (
     KEPT_S,
     CurrentLevel,
     DeliveryRecord,
@@ -21,7 +21,7 @@ from backend_spark.notices.notice_state import (
     read_sent,
     topic_of_drill,
 )
-from backend_spark.notices.publisher import NoticePublisher
+from backend_spark.notices import NoticePublisher
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint

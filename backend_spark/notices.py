@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from backend_spark.config import CONSOLE_FOLDER, BackendSettings
-from backend_spark.notices.notice_state import (
+from backend_spark.notice_state import (
     DRILLS_FILE,
     NOTICES_FILE,
     CurrentLevel,
