@@ -28,7 +28,6 @@ __all__ = [
     "Reason",
     "ReasonCode",
     "ReasonError",
-    "UnknownReasonError",
     "decode_reason",
     "decode_reasons",
     "encode_reason",
@@ -55,10 +54,6 @@ class ReasonError(ScienceError):
 
     def __init__(self, field: str, rule: str, value: object) -> None:
         super().__init__(field, rule, _short(value))
-
-
-class UnknownReasonError(ReasonError):
-    """The code of an encoded reason is unknown to this version."""
 
 
 @dataclass(frozen=True, init=False)
@@ -151,18 +146,13 @@ def encode_reason(reason: Reason) -> list[Any]:
     return [str(reason.code), *map(_encoded, values)]
 
 
-def decode_reason(encoded: object, *, strict: bool = False) -> Reason:
-    """The reason of an encoded form.
-
-    Args:
-        encoded: What `encode_reason` gave, perhaps of a newer version.
-        strict: Whether an unknown code is an error; otherwise `Reason.unknown`.
+def decode_reason(encoded: object) -> Reason:
+    """The reason of what `encode_reason` gave; `Reason.unknown` of a newer version's.
 
     Raises:
-        UnknownReasonError: The code is unknown, where that is an error.
         ReasonError: It is no reason.
     """
-    return _decoded(encoded, strict=strict, depth=1)
+    return _decoded(encoded, 1)
 
 
 def decode_reasons(encoded: object) -> tuple[Reason, ...]:
@@ -177,13 +167,13 @@ def reason_to_json(reason: Reason) -> str:
     return json.dumps(encode_reason(reason), ensure_ascii=False, separators=(",", ":"))
 
 
-def reason_from_json(text: str, *, strict: bool = False) -> Reason:
+def reason_from_json(text: str) -> Reason:
     """The reason of compact JSON; see `decode_reason`."""
     try:
         encoded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ReasonError("reason", "JSON", text) from error
-    return decode_reason(encoded, strict=strict)
+    return decode_reason(encoded)
 
 
 def _checked(code: ReasonCode, given: Mapping[str, object]) -> tuple[Any, ...]:
@@ -295,7 +285,7 @@ def _encoded(value: Any) -> Any:  # noqa: ANN401 - what JSON can carry
     return int(value) if is_short and str(value) != "-0.0" else value
 
 
-def _decoded(encoded: object, *, strict: bool, depth: int) -> Reason:
+def _decoded(encoded: object, depth: int) -> Reason:
     if depth > MAX_DEPTH:
         raise ReasonError("reason", f"at most {MAX_DEPTH} deep", encoded)
     if not isinstance(encoded, list | tuple) or not encoded:
@@ -304,9 +294,7 @@ def _decoded(encoded: object, *, strict: bool, depth: int) -> Reason:
     if not isinstance(code, str):
         raise ReasonError("reason", "a list that begins with a code", encoded)
     if code in _CODES:
-        return _known(_CODES[code], values, strict=strict, depth=depth)
-    if strict:
-        raise UnknownReasonError("code", "known to this version", code)
+        return _known(_CODES[code], values, depth)
     return Reason.unknown(code, [_foreign(each, depth + 1) for each in values])
 
 
@@ -326,20 +314,15 @@ _CODES = {str(code): code for code in ReasonCode}
 _NOT_FINITE = ("inf", "-inf", "nan")
 
 
-def _known(
-    code: ReasonCode, values: Sequence[object], *, strict: bool, depth: int
-) -> Reason:
-    params = REASON_PARAMS[code]
-    if strict and len(values) > len(params):
-        raise ReasonError(f"{code}", f"of at most {len(params)} parameters", values)
+def _known(code: ReasonCode, values: Sequence[object], depth: int) -> Reason:
     # A newer version may have added parameters; they come last.
     given: dict[str, object] = {}
-    for param, value in zip(params, values, strict=False):
+    for param, value in zip(REASON_PARAMS[code], values, strict=False):
         known: object = value
         if param.kind is ParamKind.REASON and value is not None:
-            known = _decoded(value, strict=strict, depth=depth + 1)
+            known = _decoded(value, depth + 1)
         elif param.kind is ParamKind.REASONS and isinstance(value, list | tuple):
-            known = [_decoded(each, strict=strict, depth=depth + 1) for each in value]
+            known = [_decoded(each, depth + 1) for each in value]
         elif param.kind is ParamKind.NUMBER and value in _NOT_FINITE:
             known = float(str(value))
         given[param.name] = known
@@ -356,7 +339,7 @@ def _foreign(value: object, depth: int) -> Any:  # noqa: ANN401 - what a newer v
         raise ReasonError("reason", "of texts, numbers and lists", value)
     if value and isinstance(value[0], str) and value[0] in _CODES:
         try:
-            return _decoded(value, strict=False, depth=depth)
+            return _decoded(value, depth)
         except ReasonError:
             pass  # a list of texts whose first one is also the name of a code
     return tuple(_foreign(each, depth + 1) for each in value)
