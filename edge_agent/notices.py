@@ -134,23 +134,24 @@ class Notices:
     Args:
         state: State `NOTICES_STATE` of the last run.
         store_state: Stores values for the next start.
-        on_change: Called after each change, without a lock held; its argument is
-            whether criteria were withdrawn.
         verify: Checks the signature of a topic and payload and returns the notice's
             JSON, or raises `NoticeError`; None where notices need no signature.
         unknown_s: How long a level is unknown after its notice expired.
         clock: For the times of receipt, and while it is not set; None counts as set.
 
     Attributes:
+        on_change: Called after each change, without a lock held; its argument is
+            whether criteria were withdrawn. Nothing by default.
         refused: Reason of the last refusal; None when none was refused.
         passed_s: Unix time before the start, by a clock that was set; 0 if unknown.
     """
+
+    on_change: Callable[[bool], object] = staticmethod(lambda _: None)
 
     def __init__(
         self,
         state: str | None,
         store_state: StoreState,
-        on_change: Callable[[bool], object] = lambda _: None,
         *,
         verify: OpenNotice | None = None,
         unknown_s: float = UNKNOWN_S,
@@ -164,7 +165,6 @@ class Notices:
         self.passed_s = 0.0
         self._start_s = self._mono_s()
         self._received: dict[str, _Receipt] = {}
-        self.on_change = on_change
         self.refused: str | None = None
 
     def on_message(self, incoming: IncomingMessage) -> None:

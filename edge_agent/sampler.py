@@ -58,14 +58,6 @@ def _health_key(sensor: str) -> str:
     return f"sensor.{sensor}.health"
 
 
-def _ignore(_assessment: TriageResult, _readings: Sequence[Reading]) -> None:
-    pass
-
-
-def _no_readings(_priority: int) -> list[Reading]:
-    return []
-
-
 @dataclass(frozen=True)
 class NodeIdentity:
     """Identity, position and clock of the node.
@@ -111,15 +103,19 @@ class Sampler:
         triage: Assesses the readings.
         queue: Gets the packs.
         identity: Identity, position and clock.
-        on_assessed: Called with each assessment and its readings, in the order of the
-            assessments and before the pack is stored; must not call the sampler.
-        health_readings: Readings of the node's own health for a pack of a priority.
 
     Attributes:
         on_put: Called after each pack; nothing by default.
+        on_assessed: Called with each assessment and its readings, in the order of the
+            assessments and before the pack is stored; must not call the sampler.
+        health_readings: Readings of the node's own health for a pack of a priority.
     """
 
     on_put: Callable[[], None] = staticmethod(lambda: None)
+    on_assessed: Callable[[TriageResult, Sequence[Reading]], None] = staticmethod(
+        lambda _assessment, _readings: None
+    )
+    health_readings: Callable[[int], list[Reading]] = staticmethod(lambda _priority: [])
 
     def __init__(
         self,
@@ -127,17 +123,12 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         identity: NodeIdentity,
-        on_assessed: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
-        *,
-        health_readings: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
         self._queue = queue
         self._site = identity
         self._clock = identity.clock
-        self.on_assessed = on_assessed
-        self.health_readings = health_readings
         self._sent = SentReadings(self._sensors)
         self._diagnostics: dict[str, str] = {}
         states = {s.name: queue.get_state(_health_key(s.name)) for s in self._sensors}

@@ -269,7 +269,8 @@ def test_newest_criteria_count_then_the_smallest_area() -> None:
 def test_empty_notice_withdraws_the_earlier_one() -> None:
     """An empty retained message is MQTT's way to clear one."""
     changes: list[bool] = []
-    notices = Notices(None, lambda _: None, changes.append)
+    notices = Notices(None, lambda _: None)
+    notices.on_change = changes.append
     notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
     notices.on_message(incoming("/notice/3", b""))
     notices.on_message(incoming("/notice/3", b""))
@@ -341,7 +342,8 @@ def test_older_criteria_of_an_area_are_refused_with_a_reason(
 def test_withdrawal_of_criteria_is_passed_to_the_callback() -> None:
     """The change callback gets True only when criteria were withdrawn."""
     changes: list[bool] = []
-    notices = Notices(None, lambda _: None, changes.append)
+    notices = Notices(None, lambda _: None)
+    notices.on_change = changes.append
     notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
     notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
     notices.on_message(incoming("/notice/3", b""))

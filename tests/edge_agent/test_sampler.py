@@ -114,14 +114,8 @@ def make_sampler(
     stored = queue.get_state(TRIAGE_STATE)
     if stored is not None:
         triage.restore(stored)
-    sampler = Sampler(
-        sensors,
-        triage,
-        queue,
-        identity,
-        lambda _said, _read: None,
-        health_readings=self_report,
-    )
+    sampler = Sampler(sensors, triage, queue, identity)
+    sampler.health_readings = self_report
     return sampler, queue
 
 
