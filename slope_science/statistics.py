@@ -18,11 +18,10 @@ MIN_LINE_POINTS = 3
 
 @dataclass(frozen=True)
 class RegressionLine:
-    """Least-squares line: value = at_mean + slope (time - mean_time).
+    """Least-squares line through the means of times and values.
 
     Attributes:
         mean_time: Mean of the times, where slope and value are independent.
-        at_mean: Value of the line there.
         slope: Slope per unit of time.
         variance: Residual variance, n - 2 degrees of freedom.
         spread: Sum of the squared times about their mean.
@@ -31,7 +30,6 @@ class RegressionLine:
     """
 
     mean_time: float
-    at_mean: float
     slope: float
     variance: float
     spread: float
@@ -70,7 +68,7 @@ def fit_line(times: Sequence[float], values: Sequence[float]) -> RegressionLine 
     rest = sum((v - slope * t) ** 2 for t, v in pairs)
     whole = sum(v * v for _, v in pairs)
     r2 = 1 - rest / whole if whole > 0 else 1.0
-    return RegressionLine(mean_time, mean, slope, rest / (count - 2), spread, count, r2)
+    return RegressionLine(mean_time, slope, rest / (count - 2), spread, count, r2)
 
 
 _HALVINGS = 60

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.engine import Triage, TriageResult
 from slope_science.quality import FLAG_LABEL
 from spatial_mqtt.senml import Reading
 

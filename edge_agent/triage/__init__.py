@@ -3,7 +3,3 @@
 Pure functions of readings and time. State that must survive a restart is in
 `Triage.snapshot`.
 """
-
-from edge_agent.triage.engine import SnapshotError, Triage, TriageResult
-
-__all__ = ["SnapshotError", "Triage", "TriageResult"]

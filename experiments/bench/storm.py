@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge_agent.app import open_hardware, open_node_sensors
 from edge_agent.config import parse_node_settings, parse_time
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import Reading
 

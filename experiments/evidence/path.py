@@ -15,7 +15,7 @@ from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
 from edge_agent.cli.triage import match_all, replay_messages
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.notices import Notices
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from experiments.evidence.series import PLACE, SLOPE, START_S, Series
 from service_runtime.settings import build_settings
 from spatial_mqtt.announcements import Notice

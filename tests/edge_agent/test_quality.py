@@ -14,7 +14,7 @@ from edge_agent.sensor_reader import (
     QualityFlagger,
 )
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.quality import FLAG_LABEL, Flag

@@ -19,7 +19,7 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
 from edge_agent.sensors.base import SensorBusError, SensorError
 from edge_agent.status import HealthReporter, HealthSnapshot
-from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from service_runtime.tls import Endpoint

@@ -11,7 +11,7 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.directory import decode_gateways
 from spatial_mqtt.senml import Pack, decode_pack

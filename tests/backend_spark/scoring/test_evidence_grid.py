@@ -15,7 +15,7 @@ import pytest
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 

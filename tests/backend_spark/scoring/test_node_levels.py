@@ -22,7 +22,7 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from backend_spark.tables.schemas import BRONZE, LOG
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE
 from slope_science.findings import Finding

@@ -13,7 +13,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from edge_agent.quantities import SentReadings, judged_quantity
 from edge_agent.sensors.generic_probe import PROBE_UNITS
-from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria

@@ -8,7 +8,7 @@ from edge_agent.cli.sensor_check import ReadingView
 from edge_agent.sensors.base import SensorRangeError
 from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, make_reading
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from service_runtime.settings import SettingsError
 from slope_science.quality import Flag
 

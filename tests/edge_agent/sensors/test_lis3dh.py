@@ -10,7 +10,7 @@ from edge_agent.sensors.tilt import Lis3dh, Lis3dhSettings, decode_lis3dh
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips import Lis3dhChip
 from edge_agent.simulator.digital_parts import gravity_g
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 
 MAX_SIGMA_DEG = 0.0029  # largest noise for 0.01 deg/h
 

@@ -10,7 +10,7 @@ from edge_agent.sensors.machine import (
     check_block_device,
 )
 from edge_agent.simulator.buses import SimulatedBuses
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from service_runtime.errors import FieldError
 
 PI = {

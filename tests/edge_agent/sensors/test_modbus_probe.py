@@ -10,7 +10,7 @@ from edge_agent.sensors.generic_probe import CountedTotal
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
 from edge_agent.simulator.digital_parts import ModbusSlave
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading

@@ -6,7 +6,7 @@ from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Sensor, SensorRangeError
 from edge_agent.sensors.rain_gauge_and_vibration import RainGauge
 from edge_agent.simulator.buses import Fault
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 
 TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 

@@ -6,7 +6,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.slope import Slope, SlopeSite, make_storm
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 
 START_S = 1_700_000_000.0
 HOUR_S = 3600.0

@@ -5,7 +5,7 @@ import re
 import pytest
 from triage_readings import RAIN, START_S, rain
 
-from edge_agent.triage import SnapshotError, Triage
+from edge_agent.triage.engine import SnapshotError, Triage
 from edge_agent.triage.settings import CriteriaSection
 from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria

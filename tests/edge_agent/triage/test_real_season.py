@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from measurements import seattle
 from triage_readings import RAIN, Measured, rain
 
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria

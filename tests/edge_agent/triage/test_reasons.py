@@ -19,7 +19,7 @@ from triage_readings import (
     wire,
 )
 
-from edge_agent.triage import Triage, TriageResult
+from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria

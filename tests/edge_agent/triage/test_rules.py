@@ -23,7 +23,7 @@ from triage_readings import (
     wire,
 )
 
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria

@@ -23,7 +23,7 @@ from triage_readings import (
     wire,
 )
 
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading

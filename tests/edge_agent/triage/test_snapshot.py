@@ -22,7 +22,7 @@ from triage_readings import (
     wire,
 )
 
-from edge_agent.triage import SnapshotError, Triage
+from edge_agent.triage.engine import SnapshotError, Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from spatial_mqtt.senml import Reading

@@ -9,7 +9,7 @@ from reading_tables import START_S, rain_rows, table_text
 
 from edge_agent.cli import cli
 from edge_agent.config import read_node_settings
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from slope_science.quality import Flag
 from spatial_mqtt.senml import Reading
 

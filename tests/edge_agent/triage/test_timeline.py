@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triage_readings import START_S, WIRE, wire
 
-from edge_agent.triage import Triage
+from edge_agent.triage.engine import Triage
 from edge_agent.triage.samples import Instant, Timeline
 
 CLOCKS = st.lists(
