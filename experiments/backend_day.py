@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.tables.reader import open_tables
 from experiments.bench.chart import lines
-from experiments.bench.process_tree import cpu_s, memory_bytes
+from experiments.bench.resource_usage import cpu_s, memory_bytes
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from spatial_mqtt.cells import Cell

@@ -43,7 +43,7 @@ from backend_spark.streaming.session import open_session
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LOG, SPARK_TABLES
-from experiments.bench.process_tree import descendants
+from experiments.bench.resource_usage import descendants
 from experiments.bench.table import table, write
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor

@@ -12,24 +12,29 @@ CPU time is that of each program with its children; wall times depend on other p
 on the machine. Each measurement begins after Spark has run its first batches.
 """
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 from demo.processes import free_port
 from experiments.bench.chart import lines
-from experiments.bench.commit_lags import commit_lags_s
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS
-from experiments.bench.resource_sampler import Sampler
+from experiments.bench.resource_usage import Sampler
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.storm_load import Quantiles
 from experiments.bench.table import table, verdict, write
+
+MICRO = 1_000_000
 
 NODES: Final = 20_000
 GATEWAYS: Final = 8
@@ -48,6 +53,34 @@ TIMEOUT_S: Final = 900.0
 PROGRAMS: Final = ("broker", "ingest", "alerts", "score", "load")
 STAGES: Final = ("alerts", "bronze", "silver", "levels")
 TIMES: Final = {"bronze": "received_at", "levels": "latest_received"}
+
+
+def commit_lags_s(table: Path, column: str, from_s: float) -> list[float]:
+    """Return the seconds from each row's time to the commit that contains it.
+
+    Args:
+        table: Folder of the table.
+        column: Column with the row's time.
+        from_s: Unix time; earlier rows are ignored.
+    """
+    lags: list[float] = []
+    for commit_s, parts in _commits(table):
+        for path in parts:
+            if not path.exists():
+                continue  # removed by compaction
+            at_us = pq.read_table(path, columns=[column])[column].cast(pa.int64())
+            at_us = at_us.filter(pc.greater_equal(at_us, round(from_s * MICRO)))
+            times_us = [us for us in at_us.to_pylist() if us is not None]
+            lags += [commit_s - us / MICRO for us in times_us]
+    return lags
+
+
+def _commits(table: Path) -> Iterator[tuple[float, list[Path]]]:
+    """Yield the time of each commit and the files with new rows that it names."""
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        actions = map(json.loads, commit.read_text().splitlines())
+        adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
+        yield commit.stat().st_mtime, [table / add["path"] for add in adds]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from backend_spark.ingest.segment_log import read_segments
 from demo.processes import free_port
 from experiments.bench.chart import lines
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, start_daemon
-from experiments.bench.resource_sampler import Sampler
+from experiments.bench.resource_usage import Sampler
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 

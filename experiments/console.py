@@ -37,8 +37,7 @@ from selenium.webdriver import Chrome
 
 from demo.processes import free_port
 from experiments.bench.console_tables import STEP_S, Size, write_pass, write_tables
-from experiments.bench.process_tree import cpu_s
-from experiments.bench.resource_usage import read_usage
+from experiments.bench.resource_usage import cpu_s, read_usage
 from tests.browser import browser
 
 CHECKOUT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ import httpx
 
 from demo.processes import free_port
 from experiments.bench.console_tables import STEP_S, Size, write_tables
-from experiments.bench.process_tree import cpu_s
+from experiments.bench.resource_usage import cpu_s
 from experiments.bench.site import ROOT, interrupt_on_sigterm
 from experiments.bench.table import table, write
 from experiments.console import Console

@@ -5,39 +5,54 @@ receives the messages of the 25 publishers of its area. Everything at QoS 1 (the
 used QoS 0), and each message is stored on a gateway's disk twice on its path. One
 machine runs everything: the publishers send five times per second, half as often as in
 the paper, and a Raspberry Pi of the paper is a control group with a share of a core,
-such that the single broker is overloaded, as in the paper. Other parts: `gamma_growth`
-and `gamma_faults`.
+such that the single broker is overloaded, as in the paper.
+
+Scalability from one gateway to eight is messages/s in a flood. Each gateway is limited
+to a twentieth of a core, so that one machine can run eight of them and their clients.
+Every message passes one gateway to the distributed broker, and returns to one
+subscriber of its area on each gateway that serves the area.
+
+Lost and duplicated messages are counted while the system changes or fails under load:
+an administrator adds a distributed broker, or a gateway daemon or the Manager is ended
+with SIGKILL and restarted. QoS 1 from publisher to subscriber; the subscribers drop
+repeated message ids, as our client does.
 
 Source: Gamma (seed 000) section 5, tables 4 to 6.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
 
 from experiments.bench import chart
 from experiments.bench.federation import (
+    ALLOW_PLAIN,
+    AREAS,
     MACHINES,
+    PORT,
     Federation,
     Shape,
     go,
     start_clients,
+    start_flood,
     wait_for_result,
 )
 from experiments.bench.lan import Lan
 from experiments.bench.site import interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
-from experiments.gamma_faults import FAULTS, fault_bars, report_faults, run_fault
-from experiments.gamma_growth import (
-    MESSAGES,
-    Growth,
-    growth_bars,
-    report_growth,
-    run_growth,
-)
+
+DOWN_S = 2.0
+
+GATEWAY_CORES = 0.05
+MESSAGES = 4800
+MIN_EFFICIENCY = 0.7
+"""Minimum rate of eight gateways, relative to eight times the rate of one."""
 
 PI_CORES = 0.11
 """CPU limit of a machine of tables 4 and 6."""
@@ -63,6 +78,168 @@ PAPER_MS: dict[str, float] = {
     "6 no areas, 3 gateways": 118.73,
     "6 no areas, 4 gateways": 42.65,
 }
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Result of one run with a fault.
+
+    Attributes:
+        doubled: Messages delivered to a subscriber more than once.
+        repeated: Copies that subscribers dropped because of a known id.
+    """
+
+    arm: str
+    wanted: int
+    lost: int
+    doubled: int
+    repeated: int
+    mean_s: float
+    p99_s: float
+    longest_s: float
+
+
+def add_broker(system: Federation) -> None:
+    """Add a second broker for two areas."""
+    system.start_broker(2)
+    manager = f"mqtt://{system.lan.address('manager')}:{PORT}"
+    url = f"mqtt://{system.lan.address('broker2')}:{PORT}"
+    config = system.site.folder / "admin.toml"
+    config.write_text(ALLOW_PLAIN)
+    for area in AREAS[2:]:
+        name = f"admin{area.replace('/', '')}"
+        system.site.python(
+            name, system.lan.namespace("clients"), "gateway_daemon", "admin",
+            "--config", config, "--manager", manager, "add-broker", area, url,
+        )  # fmt: skip
+        system.site.wait_for_end(name, 30.0)
+
+
+def kill_gateway(system: Federation) -> None:
+    """Kill and restart a gateway daemon."""
+    system.kill("daemon1")
+    time.sleep(DOWN_S)
+    system.start_daemon(1)
+
+
+def kill_manager(system: Federation) -> None:
+    """Kill and restart the Manager."""
+    system.kill("manager")
+    time.sleep(DOWN_S)
+    system.start_manager()
+
+
+FAULTS: dict[str, Callable[[Federation], None]] = {
+    "nothing happens": lambda _: None,
+    "a broker is added": add_broker,
+    "a gateway is killed": kill_gateway,
+    "the Manager is killed": kill_manager,
+}
+
+
+def run_fault(lan: Lan, arm: str, seconds: float) -> Fault:
+    """Run one arm."""
+    with Federation(lan, Shape(4, 1)) as system:
+        start_clients(system, seconds, timeout_s=600.0, by_id=True)
+        go(system)
+        time.sleep(seconds / 3)
+        FAULTS[arm](system)
+        wait_for_result(system.site, "subscribers", 120 + 6 * seconds)
+        received = system.site.result("subscribers")
+    return Fault(
+        arm, received["wanted"], received["lost"], received["doubled"],
+        received["repeated"], received["mean_s"], received["p99_s"], received["max_s"],
+    )  # fmt: skip
+
+
+def report_faults(faults: list[Fault]) -> str:
+    """Format the table."""
+    head = (
+        "in the middle",
+        "wanted",
+        "lost",
+        "doubled",
+        "dropped by id",
+        "mean ms",
+        "p99 ms",
+        "max ms",
+    )
+    rows: list[list[object]] = [
+        [f.arm, f.wanted, f.lost, f.doubled, f.repeated, f.mean_s * 1e3, f.p99_s * 1e3,
+         f.longest_s * 1e3] for f in faults
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def fault_bars(faults: list[Fault]) -> list[str]:
+    """Check that no message is lost or duplicated."""
+    return [verdict(f"{f.arm}: lost or doubled", f.lost + f.doubled, 0) for f in faults]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Result of one run. CPU times are per published message.
+
+    Attributes:
+        per_s: Messages/s from the first publication to the last delivery.
+        daemon_us: CPU time of the gateway daemons.
+        own_us: CPU time of their own brokers.
+        broker_us: CPU time of the distributed broker.
+    """
+
+    gateways: int
+    has_areas: bool
+    per_s: float
+    daemon_us: float
+    own_us: float
+    broker_us: float
+    lost: int
+
+
+def run_growth(lan: Lan, gateways: int, *, has_areas: bool, messages: int) -> Growth:
+    """Flood one system."""
+    shape = Shape(gateways, 1, has_areas, gateway_cores=GATEWAY_CORES)
+    with Federation(lan, shape) as system:
+        start_flood(system, messages)
+        before = [system.cpu_s(kind) for kind in ("daemon", "own", "broker")]
+        go(system)
+        wait_for_result(system.site, "subscribers", 300.0)
+        after = [system.cpu_s(kind) for kind in ("daemon", "own", "broker")]
+        received = system.site.result("subscribers")
+        load = system.site.result("load")
+    each_us = [(b - a) / messages * 1e6 for a, b in zip(before, after, strict=True)]
+    span_s = received["last_s"] - load["began_s"]
+    return Growth(gateways, has_areas, messages / span_s, *each_us, received["lost"])
+
+
+def report_growth(runs: list[Growth]) -> str:
+    """Format the table; the broker's limit is one core's capacity in messages/s."""
+    one_per_s = baseline_per_s(runs) if runs else 1.0
+    head = ("gateways", "areas", "messages/s", "x one", "daemons us", "own brokers us",
+            "broker us", "broker's limit /s", "lost")  # fmt: skip
+    rows: list[list[object]] = [
+        [g.gateways, "yes" if g.has_areas else "no", g.per_s, g.per_s / one_per_s,
+         g.daemon_us, g.own_us, g.broker_us, 1e6 / g.broker_us, g.lost]
+        for g in runs
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def growth_bars(runs: list[Growth]) -> list[str]:
+    """Check that the rate grows nearly linearly with the number of gateways."""
+    count = max((g.gateways for g in runs), default=0)
+    return [
+        verdict(
+            f"{count} gateways : {count} x one, with areas",
+            g.per_s / baseline_per_s(runs) / count, MIN_EFFICIENCY, at_most=False,
+        )
+        for g in runs if g.has_areas and g.gateways == count
+    ]  # fmt: skip
+
+
+def baseline_per_s(runs: list[Growth]) -> float:
+    """Mean rate of one gateway, with and without areas: there they are one system."""
+    return fmean(each.per_s for each in runs if each.gateways == 1)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ import click
 from demo.processes import free_port
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, SUBSCRIPTION_LOG
 from experiments.bench.paced_traffic import Traffic, pace
-from experiments.bench.process_tree import cpu_s
-from experiments.bench.resource_usage import read_usage
+from experiments.bench.resource_usage import cpu_s, read_usage
 from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from spatial_mqtt import codec

@@ -23,14 +23,16 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import click
+from packaging.requirements import Requirement
 
 from edge_agent.queue.file_lifecycle import read_counters
 from experiments.bench.chart import bars
-from experiments.bench.edge_libraries import link_edge_libraries
 from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.resource_usage import (
     Card,
@@ -40,6 +42,9 @@ from experiments.bench.resource_usage import (
 )
 from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
+
+PROGRAM = "yamamori"
+EXTRA = "edge"
 
 MB = 1e6
 DAY_S = 86_400.0
@@ -92,6 +97,51 @@ kind = "bme280"
 kind = "ds18b20"
 rom = "28-0123456789ab"
 """
+
+
+def link_edge_libraries(folder: Path) -> list[str]:
+    """Create a folder for PYTHONPATH with links to what ``yamamori[edge]`` requires.
+
+    Some libraries import optional ones if they are installed: with pandas, which no
+    node has, sqlite-utils needs 80 MB more memory.
+
+    Args:
+        folder: Folder to create.
+
+    Returns:
+        Names of the distributions.
+    """
+    folder.mkdir()
+    found: dict[str, Distribution] = {}
+    todo = list(_requirements(distribution(PROGRAM), EXTRA))
+    while todo:
+        name, extras = todo.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            continue  # not installed on this platform
+        todo += [
+            requirement
+            for extra in ("", *extras)
+            for requirement in _requirements(found[name], extra)
+        ]
+    for each in found.values():
+        for top in {
+            file.parts[0] for file in each.files or () if ".." not in file.parts
+        }:
+            source = Path(str(each.locate_file(top)))
+            if source.exists() and not (folder / top).exists():
+                (folder / top).symlink_to(source)
+    return sorted(found)
+
+
+def _requirements(library: Distribution, extra: str) -> Iterator[tuple[str, set[str]]]:
+    for line in library.requires or ():
+        required = Requirement(line)
+        if required.marker is None or required.marker.evaluate({"extra": extra}):
+            yield required.name.lower(), required.extras
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from edge_agent.uplink.in_flight import FlightLimits
 from experiments.bench.chart import bars
 from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.net import FAR_ADDRESS, NEAR_ADDRESS, Net, Shape
-from experiments.bench.process_tree import cpu_s
+from experiments.bench.resource_usage import cpu_s
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.wire import CELL
