@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -26,6 +26,7 @@ from edge_agent.queue.base import (
     QueueFullError,
     format_depth,
 )
+from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.overlay.messages import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
     OverlayRunner,
@@ -105,17 +106,11 @@ HOLD_S = 3600.0
 published again when one of them does."""
 
 
-class BrokerReachability(Protocol):
-    """Connection state of a broker: an uplink."""
-
-    unserved_since_s: float | None
-
-
 class RecentMessage(NamedTuple):
     """A message that was stored for a broker; None when no broker is known."""
 
     draft: MessageDraft
-    broker: BrokerReachability | None
+    broker: Uplink | None
     at_s: float
 
 
@@ -137,7 +132,7 @@ class RecentMessages:
                     self._log_dropped(line.popleft(), each.at_s)
 
     def pop_lost(
-        self, now_s: float, is_lost: Callable[[BrokerReachability | None], bool]
+        self, now_s: float, is_lost: Callable[[Uplink | None], bool]
     ) -> list[MessageDraft]:
         """Remove and return those of lost brokers; forget those that are too old."""
         lost: list[MessageDraft] = []
@@ -310,7 +305,7 @@ class OverlayFallback:
         self,
         drafts: Iterable[MessageDraft],
         ids: Iterable[MessageId | None],
-        broker: BrokerReachability | None,
+        broker: Uplink | None,
     ) -> None:
         """Remember urgent messages that were stored for a broker.
 
@@ -491,10 +486,10 @@ class OverlayFallback:
         except (QueueFullError, QueueFileError) as error:  # the broker's queue has them
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
 
-    def _is_out_of_reach(self, reach: BrokerReachability | None, now_s: float) -> bool:
-        if reach is None:
+    def _is_out_of_reach(self, broker: Uplink | None, now_s: float) -> bool:
+        if broker is None:
             return True
-        since_s = reach.unserved_since_s
+        since_s = broker.unserved_since_s
         return since_s is not None and now_s - since_s >= self._rules.out_of_reach_s
 
     def _lease(self) -> list[QueuedMessage]:
