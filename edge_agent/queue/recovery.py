@@ -164,15 +164,24 @@ def _count_lost(file: Path, saved: Counter[int], changes: CounterDeltas) -> int:
 
 
 def _most_urgent(rows: Iterator[QueueRow], max_bytes: int) -> list[QueueRow]:
-    """The most urgent messages, of equal ones the oldest, in few bytes."""
+    """The most urgent messages, of equal ones the oldest, in few bytes.
+
+    A log has most of them several times.
+    """
     kept: list[tuple[int, int, QueueRow]] = []
+    keys: set[tuple[int, int]] = set()
     size, is_complete = 0, True
     try:
         for row in rows:
+            if row[:2] in keys:
+                continue
+            keys.add(row[:2])
             heapq.heappush(kept, (row.priority, -row.seq, row))
             size += row.cost_bytes
             while size > max_bytes:
-                size -= heapq.heappop(kept)[2].cost_bytes
+                dropped = heapq.heappop(kept)[2]
+                keys.remove(dropped[:2])
+                size -= dropped.cost_bytes
                 is_complete = False
     except (OSError, sqlite3.DatabaseError) as error:
         log.error("the rest of the messages cannot be read: %s", error)  # noqa: TRY400
