@@ -168,6 +168,7 @@ def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> Non
 
     assert outputs.states()["siren"] == "on"
     assert "in use" in outputs.states()["lamp"]
+    assert outputs.summary() == "siren:on lamp:failed"
 
 
 def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:

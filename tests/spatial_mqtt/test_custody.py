@@ -152,7 +152,9 @@ def test_receipt_of_many_messages_is_short() -> None:
         ({"n": {"b": [False, True]}}, "ranges must be pairs"),
         ({"n": {"b": [-1, 1]}}, "ranges must be pairs"),
         ({"n": {"b": [0, 2**63]}}, "ranges must be pairs"),
+        ({"n": {"b": 2}}, "ranges must be pairs"),
         ({"n": {"b": [2, 1]}}, "ranges must be low before high"),
+        ({"n": {"b": [1, 2, 9, 8]}}, "ranges must be low before high"),
     ],
 )
 def test_malformed_receipt_is_refused(value: object, message: str) -> None:
@@ -189,9 +191,17 @@ def test_receipt_with_an_enormous_number_is_refused() -> None:
         CustodyReceipt.decode(payload)
 
 
-@given(offer=st.builds(CustodyOffer, NODES, st.lists(st.text(min_size=1)).map(tuple)))
+@given(
+    offer=st.builds(
+        CustodyOffer,
+        NODES,
+        st.lists(st.text(min_size=1)).map(tuple),
+        st.sampled_from([(), ("parcel",), ("parcel", "chunk")]),
+        st.booleans(),
+    )
+)
 def test_offer_survives_encoding_and_decoding(offer: CustodyOffer) -> None:
-    """It names the receiver and the topics for which it gives receipts."""
+    """It names the receiver, topics and contents, and whether the store is there."""
     assert CustodyOffer.decode(offer.encode()) == offer
 
 
@@ -207,6 +217,7 @@ def test_offer_survives_encoding_and_decoding(offer: CustodyOffer) -> None:
         ({"receiver": "a/b", "filters": []}, "offer must be a map"),
         ({"receiver": "a", "filters": [1]}, "filter must be text"),
         ({"receiver": "a", "filters": [""]}, "filter must be text"),
+        ({"receiver": "a", "filters": [], "takes": "x"}, "takes must be a list"),
     ],
 )
 def test_malformed_offer_is_refused(value: object, message: str) -> None:
@@ -232,8 +243,10 @@ def test_offer_covers_the_topics_that_match_a_filter(filters: list[str]) -> None
 
 
 def test_offer_covers_everything_by_default() -> None:
-    """By default a store receipts every message."""
+    """By default a store receipts every message, and is there."""
     assert CustodyOffer("a").covers("/1/2/3")
+    payload = cbor2.dumps({"receiver": "a", "filters": ["#"]})
+    assert CustodyOffer.decode(payload) == CustodyOffer("a", is_offline=False)
 
 
 def test_receipt_goes_to_the_response_topic_or_the_custody_topic() -> None:

@@ -17,6 +17,7 @@ from spatial_mqtt.senml import (
     Reading,
     decode_message_id,
     decode_pack,
+    decode_time,
     encode_cbor,
     encode_json,
 )
@@ -90,8 +91,10 @@ def test_pack_survives_cbor(pack: Pack) -> None:
 
 @given(pack=JSON_PACKS)
 def test_pack_survives_json(pack: Pack) -> None:
-    """JSON holds the same pack."""
-    assert decode_pack(encode_json(pack)) == pack
+    """JSON holds the same pack, whose id custody reads."""
+    payload = b" " + encode_json(pack)
+    assert decode_pack(payload) == pack
+    assert decode_message_id(payload) == (pack.id, pack.priority)
 
 
 @pytest.mark.parametrize("damaged", [None, 1, True, "frost", {"frost": 2}])
@@ -122,6 +125,14 @@ def test_encoding_is_stable(pack: Pack) -> None:
     for encode in (encode_cbor, encode_json):
         once = encode(decode_pack(encode(pack)))
         assert encode(decode_pack(once)) == once
+
+
+def test_time_of_a_pack_is_that_of_a_clock_that_is_set() -> None:
+    """A node that starts without a time server has none."""
+    unset = (replace(PACK, synchronised=False), replace(PACK, time_s=0.0))
+
+    assert decode_time(encode_cbor(PACK)) == PACK.time_s
+    assert [decode_time(encode_cbor(pack)) for pack in unset] == [None, None]
 
 
 @given(message_id=IDS)

@@ -21,6 +21,7 @@ from spatial_mqtt.senml import (
     encode_cbor,
     encode_json,
 )
+from spatial_mqtt.strict_cbor import MAX_LISTS
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
@@ -323,6 +324,15 @@ def test_payload_of_no_acceptable_size_is_refused(size: int) -> None:
     """Empty payloads and payloads over the limit are refused before decoding."""
     with pytest.raises(EnvelopeError, match=f"payload must be 1 to .*'{size} bytes'"):
         decode_pack(b" " * size)
+    with pytest.raises(EnvelopeError, match="payload must be"):
+        decode_message_id(b" " * size)
+
+
+def test_json_of_very_many_lists_is_refused() -> None:
+    """Each takes fifty times its size in memory."""
+    record = json.dumps(RECORD).removesuffix("}")
+    payload = f'[{record}, "x": [{"[]," * MAX_LISTS}[]]}}]'
+    assert refused_field(payload.encode()) == "payload"
 
 
 def test_huge_declared_length_is_refused() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,22 @@ def test_urgent_put_commits_all_pending_messages(tmp_path: Path) -> None:
     queue.close()
 
     assert (tips, rows) == ("2", 3)
+
+
+def test_later_state_replaces_one_that_was_pending(tmp_path: Path) -> None:
+    """Whether the puts were committed together or one after the other."""
+    queue = open_queue(tmp_path / "q.db")
+    for first, second, is_flushed in (("1", "2", True), ("3", "4", False)):
+        queue.put([draft()], {"rain": first})
+        if is_flushed:
+            queue.flush()
+        queue.put([draft(5)], {"rain": second})
+        assert queue.get_state("rain") == second
+    queue.put([draft(5)])
+    queue.close()
+
+    with closing(open_queue(tmp_path / "q.db")) as queue:
+        assert queue.get_state("rain") == "4"
 
 
 def test_message_with_an_id_is_committed_at_once(tmp_path: Path) -> None:

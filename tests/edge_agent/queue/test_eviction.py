@@ -154,6 +154,20 @@ def test_leased_messages_are_never_evicted(tmp_path: Path) -> None:
     assert left == [4, *leased]
 
 
+def test_evicted_messages_are_not_leased(tmp_path: Path) -> None:
+    """Neither one that would have been next, nor one that was released."""
+    queue = open_queue(tmp_path / "q.db", 4)
+    queue.put([draft(1)] * 4)
+    queue.release([queue.lease()[0].seq])
+    assert queue.waiting_priorities() == {1}
+    queue.put([draft(5)] * 4)
+
+    assert queue.stats().dropped[1] == 4
+    assert queue.waiting_priorities() == {5}
+    assert [message.priority for message in queue.lease(99)] == [5] * 4
+    queue.close()
+
+
 @settings(max_examples=30, deadline=None)
 @given(priorities=st.lists(st.integers(1, 5), max_size=60))
 def test_no_alarm_is_evicted_before_a_routine_reading(

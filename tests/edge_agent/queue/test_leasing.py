@@ -259,6 +259,21 @@ def test_number_of_ranges_does_not_grow_with_the_backlog() -> None:
     assert len(list(leases.gaps(1, newest=False))) <= MAX_SPARE_RANGES + 2
 
 
+def test_messages_between_many_leased_ones_are_leased_once(tmp_path: Path) -> None:
+    """Also when the ranges of those that were acknowledged are forgotten."""
+    model = ModelComparison(tmp_path / "q.db", COMMIT_EVERY_PUT)
+    for number in range(60):
+        model.put(1, 2, 1)
+        model.lease(1, 1, newest=True)
+        if number % 7:
+            model.end("ack", 1, is_last=True)
+    model.end("release", 3, is_last=True)
+    for newest in (False, True, False):
+        model.lease(20, 1, newest)
+    model.lease(99, 1, newest=False)
+    model.durable.close()
+
+
 def test_newest_first_continues_below_leased_messages(tmp_path: Path) -> None:
     """New messages come first, then the ones left below those already leased."""
     queue = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
