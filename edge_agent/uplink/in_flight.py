@@ -278,7 +278,6 @@ class InFlight:
         """
         if self._offers.pop(receiver, None) is None:
             return
-        self._offline.discard(receiver)
         packets = self._in_flight.values()
         sent = [s for p in packets for s in p.messages] + [*self._awaiting.values()]
         for each in sent:

@@ -329,6 +329,13 @@ def test_offer_without_filters_does_not_count() -> None:
     f.on_offer(OFFER)
     f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))
     assert not f.is_served(3.0)
+    f.on_offer(OFFER)
+    assert f.is_served(3.0)
+
+    f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))
+    f.on_down()
+    f.on_up(4.0, 100, [OFFER])
+    assert f.is_served(4.0)
 
 
 def test_form_is_used_only_if_every_store_reads_it() -> None:
