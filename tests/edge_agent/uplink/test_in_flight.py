@@ -269,6 +269,17 @@ def test_offer_within_the_grace_decides_for_receipts() -> None:
     assert f.take_actions(99.0).decided_custody is None
 
 
+def test_each_link_has_its_own_grace() -> None:
+    """After an outage the retained offers take as long as at the start."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_down()
+    f.on_up(1000.0, 100)
+    f.on_sent(1, (message(1),), 100, 1000.0)
+    f.on_published(1, None, 1000.1)
+
+    assert f.take_actions(1000.5).ack == []
+
+
 def test_peer_with_a_known_offer_is_never_treated_as_plain_broker() -> None:
     """A restarted broker has lost the offer; its messages must not be lost."""
     f = InFlight(LIMITS, CustodyMode.AUTO)
