@@ -2,7 +2,7 @@
 
 from edge_agent.queue.base import MessageDraft
 from gateway_daemon.gateway.incoming import ParsedMessage
-from gateway_daemon.gateway.ingress import MAX_WAITING, UrgentRetries
+from gateway_daemon.gateway.ingress import MAX_WAITING, MAX_WAITING_BYTES, UrgentRetries
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import IncomingMessage
 
@@ -11,11 +11,13 @@ def parsed(seq: int, priority: int) -> ParsedMessage:
     return parsed_as(MessageId("n", "b", seq), priority)
 
 
-def parsed_as(id_: MessageId | None, priority: int) -> ParsedMessage:
-    draft = MessageDraft(priority, "/1", lambda _id: b"x", id_)
+def parsed_as(
+    id_: MessageId | None, priority: int, payload: bytes = b"x"
+) -> ParsedMessage:
+    draft = MessageDraft(priority, "/1", lambda _id: payload, id_)
     topic = f"/forward/1/pri{priority}"
     return ParsedMessage(
-        draft, None, IncomingMessage(topic, b"x", 1, False, None, None, None, 1)
+        draft, None, IncomingMessage(topic, payload, 1, False, None, None, None, 1)
     )
 
 
@@ -101,3 +103,26 @@ def test_memory_is_bounded() -> None:
     retries = retries_of(*[5] * (MAX_WAITING + 10))
 
     assert len(retries.retry(Store(retries, 10_000))) == MAX_WAITING
+
+
+def test_flood_pushes_out_its_own_last_messages() -> None:
+    """Not the alarm of another node, nor what the node sent first."""
+    retries = UrgentRetries()
+    other = parsed_as(MessageId("other", "b", 1), 4)
+    retries.add(other)
+    for seq in range(MAX_WAITING + 10):
+        retries.add(parsed(seq, 4))
+    stored = retries.retry(Store(retries, 10_000))
+
+    assert stored[0] is other
+    found = [each.draft.id.seq for each in stored[1:] if each.draft.id]
+    assert found == list(range(MAX_WAITING - 1))
+
+
+def test_memory_of_large_messages_is_bounded_after_each_retry() -> None:
+    retries, size = UrgentRetries(), MAX_WAITING_BYTES // 4
+    for seq in range(6):
+        retries.add(parsed_as(MessageId("n", "b", seq), 4, bytes(size)))
+        assert retries.retry(Store(retries, 0)) == []
+
+    assert len(retries.retry(Store(retries, 10))) == 3
