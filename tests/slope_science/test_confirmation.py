@@ -85,6 +85,16 @@ def test_doubtful_readings_of_one_node_do_not_confirm_each_other(
     assert confirming(lasting, burst, at_s=1200.0) == (None if steps else ROD)
 
 
+def test_steps_of_one_node_are_one_event_only_if_each_has_another() -> None:
+    """Of the sensor with fewer of them."""
+    later: StepTimes = ((1800.0, 2400.0),)
+    kick = moving(TILT, LAST)
+
+    assert confirming(kick, moving(ROD, BEFORE + LAST), at_s=1200.0) is None
+    twice = moving(TILT, BEFORE + LAST)
+    assert confirming(twice, moving(ROD, BEFORE + later), at_s=2400.0) == ROD
+
+
 def test_older_evidence_does_not_take_the_place_of_newer() -> None:
     """What is left of a movement is a step within its window."""
     signs = Corroboration(CONFIRM_S)
