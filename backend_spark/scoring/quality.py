@@ -566,7 +566,10 @@ def _timed(readings: Iterable[Observation]) -> TimedValues:
 
 
 def _air(series: Series, node: str) -> TimedValues:
-    """Times and temperatures of a node's air sensor, which also measures humidity."""
+    """Times and temperatures of a node's air sensor, which also measures humidity.
+
+    Failed ones do not count: those of a broken sensor look like frost.
+    """
     names = [
         name
         for owner, name, unit in series
@@ -575,7 +578,7 @@ def _air(series: Series, node: str) -> TimedValues:
     for name in sorted(names):
         sensor, _, part = name.rpartition("/")
         if part == "temp" and (node, f"{sensor}/humidity", HUMIDITY_UNIT) in series:
-            return _timed(series[node, name, TEMPERATURE_UNIT])
+            return _timed(filter(_is_usable, series[node, name, TEMPERATURE_UNIT]))
     return [], []
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scored_levels import score_levels
 
-from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.observation import Observation, ReviewMark
 from backend_spark.scoring.quality import flag_single, flag_with_neighbours
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
@@ -151,6 +151,17 @@ def test_frost_is_detected_from_the_air_sensor() -> None:
     without = [o for o in flag_with_neighbours([*rain, *chip]) if o.is_rain]
     assert {o.why for o in with_air} == {"frost: air at -2 Cel"}
     assert {o.flag for o in without} == {1}
+
+
+def test_failed_temperature_is_no_frost() -> None:
+    """Nor is one that a person marked as bad."""
+    humid = series("air/humidity", "%RH", [80.0, 81.0, 82.0])
+    mark = ReviewMark("a", "2026-06-01", None)
+    marked = [replace(o, review=mark) for o in series("air/temp", "Cel", [-2.0] * 3)]
+
+    for air in (series("air/temp", "Cel", [-60.0] * 3), marked):
+        found = flag_with_neighbours([*gauge([0.2] * 3), *air, *humid])
+        assert {o.flag for o in found if o.is_rain} == {1}
 
 
 def test_flags_do_not_depend_on_arrival_order() -> None:
