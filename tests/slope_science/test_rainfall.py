@@ -10,6 +10,7 @@ from slope_science import ScienceError
 from slope_science.rain_and_soil_water import (
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,
+    antecedent_index,
     cumulative_rain,
     effective_rain,
     rain_60min,
@@ -125,3 +126,21 @@ def test_cumulative_rain_starts_again_after_a_dry_day() -> None:
 def test_unknown_rain_does_not_end_a_series() -> None:
     """Missing is never zero: the hours without data may have been wet."""
     assert cumulative_rain([5.0, *[None] * 24, 2.0], 1.0)[-1] == 7.0
+
+
+def test_series_of_rain_ends_with_a_whole_dry_day_only() -> None:
+    """A drop begins the day anew, and an unknown step is no part of it."""
+    dry: list[float | None] = [0.0] * 20
+
+    assert cumulative_rain([5, *dry, 1, *dry, 2], 1.0)[-1] == 8
+    assert cumulative_rain([5, *dry, *[None] * 10, 0, 0, 0, 1], 1.0)[-1] == 6
+    assert cumulative_rain([5, *dry, None, 0, 0, 0, 0, 1], 1.0)[-1] == 1
+
+
+def test_antecedent_index_weights_days_by_the_square_of_their_age() -> None:
+    """Equal days give their rain; the weights of seven days sum to 1.5118."""
+    assert antecedent_index([4.0] * 7) == pytest.approx(4)
+    assert antecedent_index([10.0] + [0.0] * 6) == pytest.approx(6.6147, abs=1e-3)
+    assert antecedent_index([0.0] * 6 + [490.0]) == pytest.approx(6.6147, abs=1e-3)
+    with pytest.raises(ScienceError, match="7 days"):
+        antecedent_index([1.0] * 6)

@@ -410,6 +410,22 @@ def test_lost_session_clears_the_marks_on_disk(
     assert not after.is_stored(message)
 
 
+def test_redelivered_message_that_was_not_stored_is_stored_once(
+    ingress: Ingress,
+) -> None:
+    """Beside its own first delivery, from before a lost connection, or without it."""
+    one, other = (
+        IncomingMessage(
+            "/forward/1/2", b"on", 1, False, None, None, None, at, is_duplicate=True
+        )
+        for at in ((1, 1), (1, 2))
+    )
+    arrived = (one._replace(is_duplicate=False), one, other)
+    ingress._process(list(map(ReceivedPublication.parse, arrived)))  # noqa: SLF001
+
+    assert _stored(ingress) == 2
+
+
 def test_acknowledgement_that_a_restarted_broker_did_not_read(
     make_broker: Callable[..., Broker],
     tmp_path: Path,

@@ -67,3 +67,11 @@ def test_each_sender_gets_its_own_receipts() -> None:
         ("/custody/a", receipt(1)),
         ("/custody/b", receipt(2)),
     ]
+
+
+def test_next_receipt_is_the_earliest_of_all_senders() -> None:
+    batcher = ReceiptBatcher()
+    batcher.add(parsed(1, topic="/custody/a"), 10.0)
+    batcher.add(parsed(2, topic="/custody/b"), 10.5)
+
+    assert batcher.wait_s(10.5) == GATHER_RECEIPTS_S - 0.5

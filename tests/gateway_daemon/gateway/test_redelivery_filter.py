@@ -70,6 +70,17 @@ def test_lost_acknowledgement_is_repeated_on_the_next_connection() -> None:
     assert not redelivered.is_stored(again)
 
 
+def test_acknowledgement_of_a_repeated_message_may_be_lost_too() -> None:
+    """The broker repeats it once more, also if only the repetition was stored."""
+    redelivered = RedeliveryFilter()
+    again = incoming(1, is_duplicate=True)
+    redelivered.mark_stored([make_mark(again)])
+    redelivered.discard([again])
+    redelivered.resume()
+
+    assert redelivered.is_stored(again)
+
+
 def test_acknowledged_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are kept; a packet id stands for its newest message."""
     monkeypatch.setattr(ingress, "MAX_ACKNOWLEDGED", 3)
