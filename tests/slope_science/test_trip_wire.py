@@ -53,3 +53,20 @@ def test_loose_plug_is_one_event_until_it_was_whole_for_a_day() -> None:
         rule.on_sample(SensorSample(mended_s + hour * HOUR_S, False))
     rule.on_sample(SensorSample(mended_s + 25.5 * HOUR_S, True))
     assert detected(rule, mended_s + 25.5 * HOUR_S)[0].alone_for_h is None
+
+
+def test_state_keeps_the_event_and_its_cuts() -> None:
+    rule, again = wire(), wire()
+    for n in range(2 * SETTINGS.flaps_per_h):
+        rule.on_sample(SensorSample(HOUR_S + 60.0 * n, n % 2 == 0))
+    now_s = HOUR_S + 60.0 * 2 * SETTINGS.flaps_per_h
+    rule.on_sample(SensorSample(now_s, True))
+    again.restore_state(rule.to_state())
+
+    (found,) = detected(rule, now_s)
+    assert found.reason is not None
+    assert found.reason.params["cuts_per_h"] == SETTINGS.flaps_per_h + 1
+    assert detected(again, now_s) == [found]
+    again.on_sample(SensorSample(now_s + HOUR_S, False))
+    again.on_sample(SensorSample(now_s + 2 * HOUR_S, True))
+    assert detected(again, now_s + 2 * HOUR_S)[0].alone_for_h is not None
