@@ -8,6 +8,7 @@ import cbor2
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from spatial_mqtt.strict_cbor import MAX_LISTS
 
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.senml import (
@@ -21,7 +22,6 @@ from spatial_mqtt.senml import (
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.strict_cbor import MAX_LISTS
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
