@@ -250,8 +250,11 @@ class Gateway:
 
     def _complete(self, link: ManagerLink, version: int | None) -> None:
         table = self._tables.latest_of(link)
-        is_newest = table is not None and version in {None, table.version}
-        if is_newest and table == self._next:
+        if table is None or table != self._next or version not in {None, table.version}:
+            return
+        # What a broker of a Manager retains may be older than what is in use: the
+        # Manager replaces it, or the table counts after `COMPLETE_TIMEOUT_S`.
+        if table.version >= self._egress.table.version:
             self._apply_next()
 
     def _apply_next(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway_daemon.gateway.gateway import LINGER_S, Gateway
+from gateway_daemon.gateway.gateway import COMPLETE_TIMEOUT_S, LINGER_S, Gateway
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
 
@@ -55,6 +55,11 @@ class Tables:
     def _use(self, *tables: BrokerTable) -> None:
         self.versions = [table.version for table in tables]
 
+    @property
+    def in_use(self) -> int:
+        """Version of the table by which messages are published."""
+        return int(self._egress.table.version)
+
     def publish(self, table: BrokerTable) -> None:
         """A Manager publishes a table."""
         self._gateway._add_table(table, self._link)  # noqa: SLF001
@@ -93,3 +98,29 @@ def test_two_changes_in_a_row_end_no_subscription_early(tables: Tables) -> None:
     assert tables.versions == [2, 3]
     tables.wait(5)
     assert tables.versions == [3]
+
+
+def test_older_table_of_a_manager_that_begins_anew_is_not_used_at_once(
+    tables: Tables,
+) -> None:
+    """Its broker may retain it from before, or the Manager not know all records yet."""
+    tables.publish(SECOND)
+    tables.complete()
+    tables.publish(FIRST)
+    tables.complete()
+    assert tables.in_use == 2
+    tables.publish(SECOND)
+    tables.wait(COMPLETE_TIMEOUT_S)
+    assert tables.in_use == 2
+
+
+def test_older_table_of_a_manager_without_a_registry_is_used_in_the_end(
+    tables: Tables,
+) -> None:
+    """It does not return to the newer one."""
+    tables.publish(SECOND)
+    tables.complete()
+    tables.publish(FIRST)
+    tables.complete()
+    tables.wait(COMPLETE_TIMEOUT_S)
+    assert tables.in_use == 1
