@@ -104,7 +104,7 @@ class QueueFile:
                 self._suspect_mark.unlink()
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             reserve = SpaceReserve(self.path)
-            self._give_to_owner()
+            self.give_to_owner()
             return Store(self.path, db), reserve
         except OSError as error:
             self.close()
@@ -141,12 +141,19 @@ class QueueFile:
         return Path(f"{self.path}.suspect")
 
     def acquire_ownership(self) -> bool:
-        """Become the one process that may use a commit window, or return False."""
-        file = self._lock_file("owner")
+        """Become the one process that may use a commit window, or return False.
+
+        Raises:
+            QueueFileError: The lock cannot be opened.
+        """
         try:
+            file = self._lock_file("owner")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            self.close()
+            raise QueueFileError(str(self.path), str(error)) from error
         return True
 
     def repair(self) -> tuple[int, Path]:
@@ -167,15 +174,15 @@ class QueueFile:
         try:
             return self._replace_damaged("repair was requested")
         finally:
-            self._give_to_owner()
+            self.give_to_owner()
 
     def close(self) -> None:
         """Release the locks."""
-        self._give_to_owner()
+        self.give_to_owner()
         for file in self._locks:
             file.close()
 
-    def _give_to_owner(self) -> None:
+    def give_to_owner(self) -> None:
         """As root, give our files to the owner of their folder: the agent's user.
 
         An agent that cannot write one of them keeps its messages in memory only.

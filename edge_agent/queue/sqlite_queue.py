@@ -115,6 +115,7 @@ class SqliteQueue:
         self._leases = LeaseTable(LADDER.descending)
         self._pending = PendingChanges(LADDER.descending)
         self._file = QueueFile(Path(path))
+        self.is_owner = durability.leases_alone and self._file.acquire_ownership()
         self._store, self._reserve = self._file.open()
         self._ready = ReadyCache(self._store, self._pending, self._leases)
         # Sequence numbers repeat when the file was replaced, or lost its log.
@@ -133,7 +134,6 @@ class SqliteQueue:
         self._block = SequenceBlock()
         self._journal: WriteJournal | None = None
         window_s = durability.removal_delay_s
-        self.is_owner = durability.leases_alone and self._file.acquire_ownership()
         if durability.window_s > 0 and self.is_owner:
             self._journal = self._open_journal()
             self._block = SequenceBlock(max_pending=durability.max_pending)
@@ -458,7 +458,9 @@ class SqliteQueue:
         """Recover the previous process's journal and open a new one."""
         path = journal_path(self._file.path)
         close_previous_block(self._store, recover_journal(self._store, path))
-        return open_journal(self._store, path)
+        journal = open_journal(self._store, path)
+        self._file.give_to_owner()
+        return journal
 
     def _write_journal(self) -> bool:
         """Whether all pending changes are on disk without a commit."""

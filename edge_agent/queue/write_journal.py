@@ -151,7 +151,11 @@ def recover_journal(store: Store, path: Path) -> int:
     Returns:
         The highest sequence number among the messages; 0 for none.
     """
-    records = list(_read(path))
+    try:
+        records = list(_read(path))
+    except OSError as error:
+        _set_aside(path, error)
+        return 0
     newest = max((record.generation for record in records), default=0)
     # A salvaged file may have none; one restored from a backup has an older one.
     generation = store.get_int(GENERATION_KEY, newest)
@@ -168,6 +172,19 @@ def recover_journal(store: Store, path: Path) -> int:
         store.set_state({GENERATION_KEY: str(max(generation, newest) + 1)})
     log.info("%d pending messages are recovered from the journal", len(rows))
     return max((row.seq for row in rows), default=0)
+
+
+def _set_aside(path: Path, error: OSError) -> None:
+    """Keep a journal that cannot be read under another name.
+
+    If a later start could read it, its records would replace a newer state.
+    """
+    aside = Path(f"{path}.unreadable")
+    log.error("journal %s cannot be read, kept as %s: %s", path, aside, error)
+    try:
+        path.replace(aside)
+    except OSError as second:
+        log.error("it cannot be renamed: %s", second)  # noqa: TRY400
 
 
 def open_journal(store: Store, path: Path) -> WriteJournal | None:

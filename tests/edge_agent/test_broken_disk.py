@@ -230,6 +230,7 @@ def test_stored_messages_are_sent_from_a_card_that_is_read_only_at_the_start(
 OPEN_AS_USER = """
 import os, sys
 from pathlib import Path
+from edge_agent.queue.base import Durability
 from edge_agent.status import format_disk_failure
 from edge_agent.queue.memory import open_or_spare
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -239,15 +240,39 @@ path, memory = map(Path, sys.argv[1:])
 SqliteQueue(memory.with_name("first.db"), "n1", "boot", 10**7).close()
 os.setuid(12345)
 queue = open_or_spare(
-    lambda spare: SqliteQueue(spare or path, "n1", "boot", 10**7), path, memory
+    lambda spare: SqliteQueue(
+        spare or path, "n1", "boot", 10**7, durability=Durability(window_s=60.0)
+    ),
+    path,
+    memory,
 )
 print(format_disk_failure(queue.stats()))
 queue.close()
 """
 
 
+def make_wrong(folder: Path, wrong: str) -> list[Path]:
+    """Make a folder for a queue; return what is not wrong in it."""
+    if wrong == "file":
+        folder.touch()
+    elif wrong != "missing":
+        folder.mkdir()
+    if wrong in {"missing", "folder", "file"}:
+        return []
+    path = folder / "queue.db"
+    open_queue(path).close()
+    if wrong == "folder of files":  # SQLite cannot make its log
+        return list(folder.iterdir())
+    if wrong == "queue.db":  # made by a command that was run as root
+        return [folder]
+    Path(f"{path}{wrong}").touch()
+    return [folder, *(e for e in folder.iterdir() if e.name != f"queue.db{wrong}")]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="changes the user, which needs root")
-@pytest.mark.parametrize("wrong", ["missing", "folder", "file", "queue.db", "owner"])
+@pytest.mark.parametrize(
+    "wrong", ["missing", "folder", "file", "folder of files", "queue.db", ".owner"]
+)
 def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
     """Messages stay in memory too, but another card would not help."""
     with tempfile.TemporaryDirectory() as there:
@@ -255,18 +280,7 @@ def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
         place.chmod(0o755)
         folder, memory = place / "data", place / "run"
         memory.mkdir()
-        if wrong == "file":
-            folder.touch()
-        elif wrong != "missing":
-            folder.mkdir()
-        owned = [memory]
-        if wrong == "queue.db":  # made by a command that was run as root
-            open_queue(folder / "queue.db").close()
-            owned.append(folder)
-        elif wrong == "owner":  # of the folder; SQLite cannot make its log
-            open_queue(folder / "queue.db").close()
-            owned += folder.iterdir()
-        for each in owned:
+        for each in [memory, *make_wrong(folder, wrong)]:
             os.chown(each, 12345, 12345)
         done = subprocess.run(
             [sys.executable, "-c", OPEN_AS_USER, folder / "queue.db", memory / "q"],
@@ -320,6 +334,29 @@ def test_path_that_is_a_folder_is_not_a_broken_card(
     assert "queue.path must be in a folder" in text
     assert leased == sent
     assert list(tmp_path.iterdir()) == [tmp_path / "memory"]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_lock_of_the_owner_that_cannot_be_opened_does_not_end_the_node(
+    tmp_path: Path, is_folder: bool
+) -> None:
+    """The stored messages are sent from memory, as with another file of the queue."""
+    path, lock = tmp_path / "queue.db", tmp_path / "queue.db.owner"
+    queue = open_queue(path)
+    stored = put(queue, 5)
+    queue.close()
+    lock.unlink()
+    lock.mkdir() if is_folder else lock.symlink_to(tmp_path / "x")
+    spare = open_or_spare(
+        lambda spare: open_queue(spare or path), path, tmp_path / "memory"
+    )
+    text = status.format_disk_failure(spare.stats()) or ""
+    leased = lease_all(spare)
+    spare.close()
+
+    assert leased == stored
+    assert f"'{lock}'" in text
+    assert "queue.path must be in a folder" in text
 
 
 def test_file_that_another_program_uses_is_waited_for(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
 from edge_agent.cli.queue import queue_commands
-from edge_agent.queue.base import ExpiryPolicy, MessageDraft
+from edge_agent.queue.base import Durability, ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import FlightLimits, InFlight
 from edge_agent.uplink.scheduler import PublicationBuilder, SenderProfile
@@ -240,6 +240,24 @@ def test_files_that_root_makes_belong_to_the_user_of_the_agent(tmp_path: Path) -
     names = {each.name for each in folder.iterdir()}
     assert {"queue.db", "queue.db.lock", "queue.db.reserve"} <= names
     assert "queue.db.damaged-1" in names
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")
+def test_files_of_an_agent_of_root_that_is_killed_belong_to_the_user(
+    tmp_path: Path,
+) -> None:
+    """`edge-agent run` by hand, then a power cut: the service must start again."""
+    os.chown(tmp_path, 12345, 12346)
+    window = Durability(window_s=3600.0)
+    with closing(
+        SqliteQueue(tmp_path / "queue.db", "n1", "b", 10**6, durability=window)
+    ):
+        found = {each.name: each.stat() for each in tmp_path.iterdir()}
+
+    assert {"queue.db", "queue.db-wal", "queue.db.owner", "queue.db.notes"} <= set(
+        found
+    )
+    assert {(e.st_uid, e.st_gid) for e in found.values()} == {(12345, 12346)}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes owners, which needs root")

@@ -219,6 +219,32 @@ def test_journal_entry_after_a_damaged_one_is_recovered(tmp_path: Path) -> None:
     assert found == [None, rows[1], rows[2]]
 
 
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_journal_that_cannot_be_read_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_folder: bool
+) -> None:
+    """Of a card with a read error, too: the queue and a new journal are used."""
+    path = tmp_path / "q.db"
+    opened_block(path).close()
+    journal, aside = journal_path(path), tmp_path / "q.db.notes.unreadable"
+    journal.rename(aside)  # an older one, which is replaced
+    if is_folder:
+        aside.unlink()
+        journal.mkdir()
+    else:
+        journal.symlink_to("/proc/self/mem")  # a read is an I/O error
+    queue = open_queue(path)
+    queue.put([draft()])
+    leased = len(queue.lease(9))
+    queue.close()
+
+    assert leased == 2
+    assert journal.is_file()
+    assert not journal.is_symlink()
+    assert (aside.is_dir(), aside.is_symlink()) == (is_folder, not is_folder)
+    assert f"journal {journal} cannot be read" in caplog.text
+
+
 def test_messages_delivered_within_the_window_are_not_written(tmp_path: Path) -> None:
     """With the link up, routine readings do not grow the write-ahead log."""
     queue = opened_block(tmp_path / "q.db")
