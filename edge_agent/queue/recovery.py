@@ -98,7 +98,8 @@ def salvage(damaged: Path, store: Store, max_bytes: int | None = None) -> int:
                 highest = max(highest, row.seq)
                 changes.add_stored(row.priority, 1, row.cost_bytes)
         _copy_known_ids(store, _table(file, "taken"))
-        state = _table(file, "state")
+        if not (state := _table(file, "state")):
+            log.error("state values of %s are lost: levels, counters", damaged)
         _copy_state(store, state or _offers(damaged))
         store.set_state({NEXT_SEQ_KEY: str(highest + 1)})
         is_known = file != damaged and max_bytes is None
@@ -131,12 +132,15 @@ def _rebuild(lost: Path, file: Path) -> Path:
 
     A log keeps pages of before its last checkpoint until it overwrites them. The first
     page, which names the tables, is the same in each file. Of another page that is
-    missing SQLite reads zeros, which it reports as damage.
+    missing SQLite reads zeros, which it reports as damage; it refuses a file that ends
+    before the first page of a table.
     """
     with closing(connect(str(file))) as db:
         migrate(db)
     with _opened(Path(f"{lost}-wal")) as log_file, file.open("r+b") as made:
+        size = made.seek(0, SEEK_END)
         made.truncate(PAGE_BYTES)
+        made.truncate(size)
         frames = _by_age(log_file)
         while frames and not frames[-1].ends_commit:
             frames.pop()  # of a commit that was not complete

@@ -162,17 +162,24 @@ def test_missing_log_keeps_the_messages_of_the_file(tmp_path: Path) -> None:
     assert len(read_messages(path)) >= COUNT - 1
 
 
-def test_log_of_a_destroyed_file_is_read(tmp_path: Path) -> None:
-    """Messages only in the log are recovered when the file's header is lost."""
+@pytest.mark.parametrize("damage", [b"damage" * 20, b""])
+def test_log_of_a_destroyed_file_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    """Its messages are recovered; of tables that did not change it has no page."""
     path = tmp_path / "q.db"
+    open_queue(path).close()
     writer = open_queue(path)
-    (put,) = writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
+    (put,) = writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")], {"t": "4"})
     log = Path(f"{path}-wal").read_bytes()
     writer.close()
-    path.write_bytes(b"\xff" * 100)
+    path.write_bytes(damage)
     Path(f"{path}-wal").write_bytes(log)
 
-    assert put in read_messages(path)
+    with closing(open_queue(path)) as queue:
+        found, state = queue.lease()[0].id, queue.get_state("t")
+    is_lost = f"state values of {path} are lost: levels" in caplog.text
+    assert (found, state, is_lost) == (put, *((None, True) if damage else ("4", False)))
 
 
 def test_new_ids_do_not_collide_with_recovered_ones(tmp_path: Path) -> None:
@@ -483,10 +490,9 @@ def test_log_without_its_file_gives_every_message(
     log = Path(f"{path}-wal").read_bytes()
     damage(path)
 
-    queue = open_queue(path)
-    leased = {message.id for message in queue.lease(COUNT)}
-    tips, dropped = queue.get_state("rain/tips"), queue.stats().dropped
-    queue.close()
+    with closing(open_queue(path)) as queue:
+        leased = {message.id for message in queue.lease(COUNT)}
+        tips, dropped = queue.get_state("rain/tips"), queue.stats().dropped
 
     assert (leased, tips, sum(dropped.values())) == (ids, "12", 0)
     assert Path(f"{path}.damaged-1-wal").read_bytes() == log
@@ -505,10 +511,9 @@ def test_log_of_the_last_changes_gives_its_messages_and_counts_the_others(
     Path(f"{path}-wal").write_bytes(raw[:end])
     empty(path)
 
-    queue = open_queue(path)
-    leased = {message.id for message in queue.lease(COUNT)}
-    tips, stats = queue.get_state("rain/tips"), queue.stats()
-    queue.close()
+    with closing(open_queue(path)) as queue:
+        leased = {message.id for message in queue.lease(COUNT)}
+        tips, stats = queue.get_state("rain/tips"), queue.stats()
 
     lost = sum(stats.dropped.values())
     assert leased < ids
@@ -573,10 +578,9 @@ def test_damaged_counter_of_a_log_counts_no_messages_as_lost(tmp_path: Path) -> 
     Path(f"{path}-wal").write_bytes(log)
     empty(path)
 
-    queue = open_queue(path)
-    leased = {message.id for message in queue.lease(COUNT)}
-    dropped = queue.stats().dropped
-    queue.close()
+    with closing(open_queue(path)) as queue:
+        leased = {message.id for message in queue.lease(COUNT)}
+        dropped = queue.stats().dropped
 
     assert (leased, sum(dropped.values())) == (ids, 0)
 
@@ -589,9 +593,8 @@ def test_messages_that_stay_on_the_disk_do_not_count_as_lost(tmp_path: Path) -> 
     with closing(connect(str(spare))) as db:
         migrate(db)
         saved = salvage(path, Store(spare, db), 3000)
-    queue = open_queue(spare)
-    dropped = queue.stats().dropped
-    queue.close()
+    with closing(open_queue(spare)) as queue:
+        dropped = queue.stats().dropped
 
     assert saved == 3000 // 107  # each once
     assert sum(dropped.values()) == 0
