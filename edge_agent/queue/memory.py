@@ -265,6 +265,7 @@ def open_or_spare(
             there is no memory either; or another agent uses it.
     """
     try:
+        _check_rights(path)
         return _owned(open_queue(None), path)
     except QueueFileError as error:
         if not is_disk_failure(error):
@@ -280,6 +281,23 @@ def open_or_spare(
         failure = f"{error}; {remedy}" if is_misplaced else str(error)
         made.spare_for = SpareReason(failure, is_misplaced)
         return made
+
+
+def _check_rights(path: Path) -> None:
+    """Raise QueueFileError for a file that the process may not write.
+
+    SQLite reports some of them only at the first commit.
+    """
+    real = os.path.realpath(path)
+    for file in (real, f"{real}-wal", f"{real}-shm"):
+        is_wrong = os.path.lexists(file) and not os.access(file, os.W_OK)
+        if is_wrong and not _is_read_only(Path(file).parent):
+            cause = PermissionError(errno.EACCES, "it cannot be written", file)
+            raise QueueFileError(str(path), str(cause)) from cause
+
+
+def _is_read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _owned(opened: SqliteQueue, path: Path) -> SqliteQueue:
@@ -300,9 +318,7 @@ def _is_misplaced(error: QueueFileError, path: Path, state_folder: Path | None) 
     if not isinstance(cause, OSError):  # SQLite: the lock files could be written
         # It makes its log in the folder. On a card that has just become read-only,
         # nothing may be written, whoever owns it.
-        is_read_only = os.statvfs(path.parent).f_flag & os.ST_RDONLY
-        needed = [each for each in (path, path.parent) if each.exists()]
-        return not (is_read_only or all(os.access(each, os.W_OK) for each in needed))
+        return not (_is_read_only(path.parent) or os.access(path.parent, os.W_OK))
     if cause.errno == errno.EROFS:  # for a service, all but its folder is read-only
         return state_folder is not None and not path.is_relative_to(state_folder)
     return cause.errno in _MISPLACED

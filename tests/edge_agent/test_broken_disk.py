@@ -251,6 +251,12 @@ queue.close()
 """
 
 
+WRONG_PATHS = [
+    "missing", "folder", "file", "folder of files", "all",
+    "", ".owner", "-wal", "-shm", "-wal link", "-shm link",
+]  # fmt: skip
+
+
 def make_wrong(folder: Path, wrong: str) -> list[Path]:
     """Make a folder for a queue; return what is not wrong in it."""
     if wrong == "file":
@@ -263,16 +269,19 @@ def make_wrong(folder: Path, wrong: str) -> list[Path]:
     open_queue(path).close()
     if wrong == "folder of files":  # SQLite cannot make its log
         return list(folder.iterdir())
-    if wrong == "queue.db":  # made by a command that was run as root
+    if wrong == "all":  # made by a command that was run as root
         return [folder]
-    Path(f"{path}{wrong}").touch()
-    return [folder, *(e for e in folder.iterdir() if e.name != f"queue.db{wrong}")]
+    suffix, _, kind = wrong.partition(" ")
+    other = Path(f"{path}{suffix}")
+    if kind == "link":
+        other.symlink_to(folder / "missing" / "file")
+    else:
+        other.touch()
+    return [folder, *(each for each in folder.iterdir() if each != other)]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="changes the user, which needs root")
-@pytest.mark.parametrize(
-    "wrong", ["missing", "folder", "file", "folder of files", "queue.db", ".owner"]
-)
+@pytest.mark.parametrize("wrong", WRONG_PATHS)
 def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
     """Messages stay in memory too, but another card would not help."""
     with tempfile.TemporaryDirectory() as there:
@@ -295,6 +304,7 @@ def test_wrong_path_is_not_taken_for_a_broken_card(wrong: str) -> None:
     assert remedy in done.stdout
     assert remedy in done.stderr
     assert "SD card" not in done.stdout + done.stderr
+    assert "its disk is full" not in done.stderr
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
