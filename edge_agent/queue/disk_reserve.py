@@ -71,6 +71,11 @@ class SpaceReserve:
         """Delete the file for alarms, or else the other; False when there was none."""
         return self.release() or self.release_for_removals()
 
+    def has_nearly_full_disk(self) -> bool:
+        """Whether the disk has less space than the reserve, or no file more."""
+        is_short = _free_bytes(self._path) < RESERVE_BYTES
+        return is_short or os.statvfs(self._path.parent).f_favail == 0
+
     def keep_rest(self) -> None:
         """Allocate the file for removals again, with what is left of its space."""
         with self._lock:

@@ -218,13 +218,24 @@ class QueueFile:
             return self._connect_checked(is_alone)
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            # On a full disk SQLite cannot create the log's index either.
-            if code in _SPACE_ERRORS and SpaceReserve(self.path).release_any():
+            if self._release_space(code):
                 return self._connect_checked(is_alone)
             if not is_alone or code in _NO_DAMAGE:
                 raise
             self._replace_damaged(str(error))
             return _connect_migrated(self.path)
+
+    def _release_space(self, code: int) -> bool:
+        """Release space of a reserve for an error of a full disk; False for another.
+
+        On a full disk SQLite cannot create the log's index either. It reports a link or
+        a missing right by the same code.
+        """
+        if code not in _SPACE_ERRORS:
+            return False
+        reserve = SpaceReserve(self.path)
+        is_full = code != sqlite3.SQLITE_CANTOPEN or reserve.has_nearly_full_disk()
+        return is_full and reserve.release_any()
 
     def _save_log(self, is_alone: bool) -> None:
         """Recover a log of which SQLite would discard commits when it opens the file.

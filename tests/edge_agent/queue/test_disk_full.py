@@ -293,3 +293,18 @@ def test_damaged_file_stays_until_there_is_space_for_its_copy(
     queue.close()
 
     assert (rows, leased) == (200, 200)
+
+
+def test_reserve_stays_if_the_disk_is_not_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite reports an index that it cannot open as it reports a full disk."""
+    path = tmp_path / "q.db"
+    SqliteQueue(path, "n1", "b", 10**8).close()
+    Path(f"{path}-shm").symlink_to(tmp_path / "missing" / "file")
+    with pytest.raises(QueueFileError, match="unable to open"):
+        SqliteQueue(path, "n1", "b", 10**8)
+
+    assert Path(f"{path}.reserve").exists()
+    assert Path(f"{path}.removals").exists()
+    assert "full" not in caplog.text
