@@ -18,6 +18,7 @@ from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, ExpiryPolicy, Queue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import CustodyMode
 from edge_agent.uplink.link_rate import RateLimiter
+from edge_agent.uplink.offer_memory import KnownStores
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.broker_announcement import BrokerAnnouncement, ManagerBrokerLink
@@ -450,8 +451,10 @@ def _egress(
     managers: Sequence[ManagerLink],
 ) -> Egress:
     """The egress; the links to the Managers may be added before it is used."""
+    nowhere = _queue(settings, data, _lane_file(None))  # the lane that is never closed
     sender = replace(
         settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
+        stores=KnownStores(nowhere, time.monotonic),
         has_compact_peers=lambda: all(each.has_compact_peers for each in managers),
     )
     # Of the link, which all lanes share. A gateway's clock is synchronised.
@@ -459,7 +462,9 @@ def _egress(
         lambda: settings.uplink.local_minute(time.time())
     )
     egress = Egress(
-        make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
+        make_queue=lambda broker: (
+            _queue(settings, data, _lane_file(broker)) if broker else nowhere
+        ),
         make_uplink=lambda _broker, queue: Uplink(
             queue, sender, links.to_brokers, limiter, time.monotonic
         ),

@@ -2,11 +2,12 @@
 
 A message is in flight until the broker acknowledges it, and counts against the window.
 Then it awaits a receipt, unless the peer gives none. Only the receipt (or, without
-receipts, the PUBACK) permits its removal from the queue. A node holds the latest urgent
-messages even after such a PUBACK, and sends them again where a store gives receipts.
+receipts, the PUBACK) permits its removal from the queue. Even after such a PUBACK, some
+are held (`InFlight._end_without_receipt`) and sent again where a store gives receipts.
 """
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.congestion import CongestionWindow
 from edge_agent.uplink.link_rate import SEGMENT_BYTES, LinkEstimate, SendSample
+from edge_agent.uplink.offer_memory import HeldMessages, KnownStores
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.transport import NO_SUBSCRIBERS
@@ -145,9 +147,11 @@ class InFlight:
             without receipts, and an urgent one until there are some: true for a node,
             which needs a gateway; false for a gateway, whose messages may have no
             subscribers.
+        stores: Stores at all brokers of a gateway.
 
     Attributes:
         custody: The mode in force.
+        held: Messages that are held until a store gives a receipt.
     """
 
     def __init__(
@@ -156,8 +160,11 @@ class InFlight:
         custody: CustodyMode = CustodyMode.AUTO,
         *,
         needs_subscriber: bool = False,
+        stores: KnownStores | None = None,
     ) -> None:
         self._limits = limits
+        self._stores, self._stores_version = stores, 0
+        self.held = HeldMessages(limits.held_bytes if needs_subscriber else math.inf)
         self._needs_subscriber = needs_subscriber
         self._configured = custody
         self.custody = custody
@@ -168,7 +175,6 @@ class InFlight:
         # Those in flight whose receipts have come, and packet ids without a PUBACK.
         self._stored, self._unconfirmed = set[int](), set[int]()
         self._awaiting: dict[int, _Sent] = {}
-        self._held: dict[int, QueuedMessage] = {}
         self._has_subscriber = True
         self._refused: list[_Refused] = []  # a heap
         self._refused_bytes = 0
@@ -183,17 +189,12 @@ class InFlight:
         self._due = QueueActions()
         self._window = CongestionWindow(limits.window_bytes)
 
-    @property
-    def held_count(self) -> int:
-        """Number of urgent messages that are held until a store gives a receipt."""
-        return len(self._held)
-
     def messages(self) -> list[QueuedMessage]:
         """Messages that this link keeps leased; may be called from any thread."""
         sent = [s for packet in list(self._in_flight.values()) for s in packet.messages]
         sent += list(self._awaiting.values())
         refused = [each.message for each in list(self._refused)]
-        return [s.message for s in sent] + refused + list(self._held.values())
+        return [s.message for s in sent] + refused + self.held.messages()
 
     def link_estimate(self) -> LinkEstimate | None:
         """What is known of the link; None while its rate is unknown."""
@@ -233,7 +234,7 @@ class InFlight:
         self._offline.clear()
         if self._offers and self.custody is CustodyMode.AUTO:
             self.custody = CustodyMode.RECEIPTS
-            self._release_held()
+        self._release_held()
 
     def on_down(self) -> None:
         """End with a lost link: everything without a receipt is to be sent again."""
@@ -268,7 +269,7 @@ class InFlight:
         is_new_mode = self.custody is not CustodyMode.RECEIPTS
         if self._configured is CustodyMode.AUTO and is_new_mode:
             self.custody = self._due.decided_custody = CustodyMode.RECEIPTS
-            self._release_held()
+        self._release_held()
 
     def on_withdrawn(self, receiver: str, now_s: float) -> None:
         """Handle the end of an offer; the remaining ones count from now on.
@@ -350,12 +351,14 @@ class InFlight:
 
         A gateway that stores no routine messages may still store urgent ones.
         """
-        count, most = len(self._awaiting), self._limits.max_awaiting
+        held = 0 if self._needs_subscriber else len(self.held)
+        count, most = len(self._awaiting) + held, self._limits.max_awaiting
         if not LADDER.is_urgent(priority):
             return count >= most or self._refused_bytes >= MAX_REFUSED_BYTES
         if count >= most:
             awaiting = self._awaiting.values()
             count = sum(sent.message.priority >= priority for sent in awaiting)
+            count += self.held.count(priority) if held else 0
         return count >= most
 
     def pace_wait_s(self, now_s: float) -> float | None:
@@ -530,35 +533,37 @@ class InFlight:
                 self._end_without_receipt(sent.message)
             self._awaiting.clear()
         self._end_stored(now_s)
+        self._end_held()
         self._expire(now_s)
         due, self._due = self._due, QueueActions()
         return due
 
     def _end_without_receipt(self, message: QueuedMessage) -> None:
-        """End custody with the PUBACK, but hold the latest urgent messages.
+        """End custody with the PUBACK, unless the message is held.
 
-        They stay leased, so that they are not sent again to this broker, and the queue
-        cannot fill with them.
+        It then stays leased, so that it is not sent again to this broker: a node's
+        latest urgent ones, so that its queue cannot fill with them, and all of a
+        gateway's that a store at another of its brokers covers.
         """
-        is_auto = self._configured is CustodyMode.AUTO
-        if not (
-            self._needs_subscriber and is_auto and LADDER.is_urgent(message.priority)
-        ):
-            self._due.ack.append(message.seq)
-            return
-        self._held[message.seq] = message
-        size_bytes = sum(len(m.topic) + len(m.payload) for m in self._held.values())
-        for seq, oldest in list(self._held.items()):
-            if size_bytes <= self._limits.held_bytes:
-                return
-            size_bytes -= len(oldest.topic) + len(oldest.payload)
-            del self._held[seq]
-            self._due.ack.append(seq)
+        if self._needs_subscriber:
+            is_auto = self._configured is CustodyMode.AUTO
+            is_held = is_auto and LADDER.is_urgent(message.priority)
+        else:
+            is_held = self._stores is not None and self._stores.cover(message.topic)
+            is_held &= self._configured is not CustodyMode.PUBACK
+        self._due.ack += self.held.add(message) if is_held else [message.seq]
 
     def _release_held(self) -> None:
-        """Send what is held again: this link gives receipts."""
-        self._due.release += self._held
-        self._held.clear()
+        """Send again what is held and what a store behind this broker covers."""
+        if self.held and self._offers:
+            self._due.release += self.held.take(self.reads_priority)
+
+    def _end_held(self) -> None:
+        """End custody of what is held for stores that have ended."""
+        stores = self._stores
+        if stores is not None and stores.version != self._stores_version:
+            self._stores_version = stores.version
+            self._due.ack += self.held.take(lambda topic: not stores.cover(topic))
 
     def _expire(self, now_s: float) -> None:
         sent_before_s = now_s - self._limits.resend_after_s

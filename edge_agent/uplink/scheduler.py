@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
+from edge_agent.uplink.offer_memory import KnownStores
 from spatial_mqtt.batching import BatchItem, encode_batch, split_message
 from spatial_mqtt.custody import COMPACT_FORM, encode_correlation
 from spatial_mqtt.errors import EnvelopeError, TopicError
@@ -246,6 +247,7 @@ class SenderProfile:
         publisher_id: Publisher id in the topics, for a broker that checks it against
             the certificate.
         has_compact_peers: Whether all other gateways read `COMPACT_FORM` now.
+        stores: Stores at all brokers of a gateway.
     """
 
     id: str
@@ -258,6 +260,7 @@ class SenderProfile:
     always_sends_ids: bool = False
     publisher_id: str | None = None
     has_compact_peers: Callable[[], bool] = lambda: False
+    stores: KnownStores | None = None
 
     def publish_topic(self, topic: str, *, has_priority: bool) -> str:
         """Topic on which a queued message is published.

@@ -193,19 +193,22 @@ class UplinkState(Protocol):
 
     @property
     def held_count(self) -> int:
-        """Number of urgent messages that are held until a store gives a receipt."""
+        """Number of messages that are held until a store gives a receipt."""
 
     @property
     def withheld_count(self) -> int:
         """Number of messages of another node that are not sent."""
 
 
-def format_link(uplink: UplinkState, now_s: float) -> str:
+def format_link(
+    uplink: UplinkState, now_s: float, held: str = "urgent held until a gateway does"
+) -> str:
     """Status text such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
 
     Args:
         uplink: The uplink.
         now_s: Monotonic time, on the uplink's clock.
+        held: What follows the number of held messages.
     """
     down_s, unserved_s = uplink.down_since_s, uplink.unserved_since_s
     if uplink.endpoint is None:
@@ -218,7 +221,7 @@ def format_link(uplink: UplinkState, now_s: float) -> str:
     if not uplink.gives_receipts:
         text += ", gives no receipts"
     if uplink.held_count:
-        text += f", {uplink.held_count} urgent held until a gateway does"
+        text += f", {uplink.held_count} {held}"
     if uplink.withheld_count:
         text += f", {uplink.withheld_count} of another node not sent (queue export)"
     return text

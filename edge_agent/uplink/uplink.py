@@ -16,7 +16,7 @@ from typing import NamedTuple
 from edge_agent.queue.base import Queue, QueuedMessage, QueueFileError
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
 from edge_agent.uplink.link_rate import LinkEstimate, RateLimiter, wire_bytes
-from edge_agent.uplink.offer_memory import OfferMemory
+from edge_agent.uplink.offer_memory import HeldMessages, OfferMemory
 from edge_agent.uplink.scheduler import (
     OutgoingPublication,
     PublicationBuilder,
@@ -195,8 +195,9 @@ class Uplink:
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._answers: deque[_PublishResult] = deque()
         self._wakes_on_answers = True
+        is_node, stores = not sender.is_relay, sender.stores
         self._in_flight = InFlight(
-            sender.limits, sender.custody, needs_subscriber=not sender.is_relay
+            sender.limits, sender.custody, needs_subscriber=is_node, stores=stores
         )
         self._builder = PublicationBuilder(queue, sender, self._in_flight)
         self._offers: OfferMemory | None = None
@@ -224,8 +225,13 @@ class Uplink:
 
     @property
     def held_count(self) -> int:
-        """Number of urgent messages that are held until a store gives a receipt."""
-        return self._in_flight.held_count
+        """Number of messages that are held until a store gives a receipt."""
+        return len(self._in_flight.held)
+
+    @property
+    def held(self) -> HeldMessages:
+        """Messages that are held until a store gives a receipt."""
+        return self._in_flight.held
 
     @property
     def in_flight(self) -> list[QueuedMessage]:
@@ -263,7 +269,7 @@ class Uplink:
 
     def wake(self) -> None:
         """Wake the loop after messages were put into the queue."""
-        self._events.put(_wake_up)
+        self._events.put(lambda: None)
 
     def run(self, beat: Heartbeat = no_heartbeat) -> None:
         """Send until `stop`."""
@@ -294,7 +300,8 @@ class Uplink:
     def on_link_up(self, receive_maximum: int, round_trip_s: float) -> None:
         """Start to send: the link is up and the receipts are subscribed."""
         self._link_key = f"uplink/link/{self.endpoint}"
-        self._offers = OfferMemory(self._queue, str(self.endpoint), self._clock)
+        broker, stores = str(self.endpoint), self._sender.stores
+        self._offers = OfferMemory(self._queue, broker, self._clock, stores)
         self._offers.on_up()
         self._in_flight.on_up(
             self._clock(),
@@ -328,14 +335,9 @@ class Uplink:
                 self._handle_answer(token, refused, now_s)
 
     def _handle_answer(self, token: int, refused: str | None, now_s: float) -> None:
-        for message in self._in_flight.on_published(token, refused, now_s):
-            log.error(
-                "%s refused %s on %s: %s",
-                self.endpoint,
-                message.id,
-                message.topic,
-                refused,
-            )
+        for each in self._in_flight.on_published(token, refused, now_s):
+            what = (self.endpoint, each.id, each.topic, refused)
+            log.error("%s refused %s on %s: %s", *what)
 
     def on_message(self, incoming: IncomingMessage) -> None:
         """Handle a receipt, an offer, or a message of the additional subscriptions."""
@@ -560,7 +562,9 @@ class Uplink:
                 "%s gives no receipts: custody ends with its PUBACK, although the "
                 "message is only in its memory; messages that it loses are lost%s",
                 self.endpoint,
-                "" if self._sender.is_relay else "; the latest urgent ones are held",
+                "; those that a store at another broker covers are held"
+                if self._sender.is_relay
+                else "; the latest urgent ones are held",
             )
 
     def _store_link(self, now_s: float) -> None:
@@ -593,7 +597,3 @@ class Uplink:
                 self._events.get_nowait()()
         except Empty:
             return
-
-
-def _wake_up() -> None:
-    """An event that only wakes the loop."""

@@ -378,7 +378,10 @@ class Egress:
 
     def _status(self, lane: Lane) -> LaneStatus:
         stats, ages_s = lane.queue.stats(), lane.queue.ages_s()
-        rows = {p: depth.rows for p, depth in stats.depth.items()}
+        # What is held was sent: another broker would not make it faster.
+        held = lane.uplink.held.messages() if lane.uplink is not None else []
+        held_rows = Counter(message.priority for message in held)
+        rows = {p: depth.rows - held_rows[p] for p, depth in stats.depth.items()}
         waits_s = lane.arrivals.waits_s(rows, self._clock())
         lowest = lane.uplink.lowest_permitted if lane.uplink is not None else 0
         # At most the age: where the newest are sent first, the order is not kept.
@@ -530,6 +533,8 @@ class Egress:
             move.remaining += seqs
         else:
             queue.hand_over(seqs)
+            if move.lane.uplink is not None:
+                move.lane.uplink.held.forget(seqs)
             move.count += len(seqs)
 
 
@@ -574,5 +579,7 @@ def _count_new(ids: Sequence[MessageId | None]) -> int:
 
 
 def _summary(lane: Lane, now_s: float) -> str:
-    link = format_link(lane.uplink, now_s) if lane.uplink else "without a broker"
+    link = "without a broker"
+    if lane.uplink is not None:
+        link = format_link(lane.uplink, now_s, "held until a store does")
     return f"{link}, {format_depth(lane.queue.stats(), lane.queue.oldest_s())}"

@@ -418,12 +418,12 @@ def test_urgent_message_is_held_until_a_link_gives_receipts() -> None:
     f.on_down()
     f.on_up(10.0, 20)
     actions = f.take_actions(20.0)
-    assert (actions.ack, actions.release, f.held_count) == ([], [], 1)
+    assert (actions.ack, actions.release, len(f.held)) == ([], [], 1)
 
     f.on_down()
     f.on_up(30.0, 20, known_offers=[OFFER])
 
-    assert (f.take_actions(30.0).release, f.held_count) == ([2], 0)
+    assert (f.take_actions(30.0).release, len(f.held)) == ([2], 0)
 
 
 def test_urgent_message_sent_within_the_grace_is_held() -> None:
@@ -441,10 +441,10 @@ def test_held_messages_are_bounded() -> None:
     """The oldest ones leave the queue, as they did before they were held."""
     f = make_node()
     deliver(f, *(urgent(seq, size=28) for seq in range(1, 6)))
-    assert (f.take_actions(9.1).ack, f.held_count) == ([1, 2], 3)
+    assert (f.take_actions(9.1).ack, len(f.held)) == ([1, 2], 3)
     deliver(f, urgent(6, size=1000))
 
-    assert (f.take_actions(9.2).ack, f.held_count) == ([3, 4, 5, 6], 0)
+    assert (f.take_actions(9.2).ack, len(f.held)) == ([3, 4, 5, 6], 0)
 
 
 @pytest.mark.parametrize(

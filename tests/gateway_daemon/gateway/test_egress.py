@@ -19,6 +19,7 @@ from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.link_rate import RateLimiter, RatePeriod
+from edge_agent.uplink.offer_memory import KnownStores
 from edge_agent.uplink.scheduler import SenderProfile
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _egress, _GatewayLinks
@@ -28,6 +29,7 @@ from gateway_daemon.gateway.manager_link import CpuMeter, LoadReporter, TopicMet
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable, LoadReport
 from spatial_mqtt.senml import MessageId
 
@@ -67,9 +69,11 @@ def make_egress() -> Iterator[Callable[..., Egress]]:
         make_queue: MakeQueue,
         limiter: RateLimiter | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        stores: KnownStores | None = None,
     ) -> Egress:
         def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
-            profile = SenderProfile("gw", is_relay=True)
+            profile = SenderProfile("gw", is_relay=True, stores=stores)
             limit = limiter or RateLimiter()
             return Uplink(queue, profile, Connection, limit, time.monotonic)
 
@@ -161,6 +165,36 @@ def test_area_moved_from_a_broker_that_hangs_takes_its_messages_along(
     egress.move_leftovers()
 
     assert sorted(m.id for m in queues[new].lease(999)) == ids
+
+
+def test_message_held_for_a_store_is_no_load_and_moves_with_its_area(
+    make_egress: Callable[..., Egress], make_broker: Callable[..., Broker]
+) -> None:
+    """Its broker has no store and no subscriber; it was sent there all the same."""
+    queues: dict[BrokerInfo | None, MemoryQueue] = {}
+    stores = KnownStores(MemoryQueue("gw", "b", 10**6), time.monotonic)
+    stores.show("elsewhere:1883", [CustodyOffer("ingest-0", ("/3/#",))])
+    endpoint = make_broker().endpoint
+    plain = BrokerInfo(endpoint.host, endpoint.port)
+    new = BrokerInfo("127.0.0.1", free_port())
+
+    def make_queue(broker: BrokerInfo | None) -> MemoryQueue:
+        queue = MemoryQueue("gw", "b", 10**6, time.monotonic)
+        return queues.setdefault(broker, queue)
+
+    egress = make_egress(make_queue, stores=stores)
+    root = BrokerEntry("/", plain)
+    egress.apply_table(BrokerTable(1, (root,)))
+    egress.put([MessageDraft(5, TOPIC, lambda _id: b"x")])
+    words = "gives no receipts, 1 held until a store does"
+    wait_until(lambda: words in egress.summaries(time.monotonic())[1])
+    status = egress.lane_status()[plain]
+    assert (status.waits_s, list(status.ages_s)) == ({5: 0.0}, [5])
+    egress.apply_table(BrokerTable(2, (root, BrokerEntry("/3", new))))
+    egress.move_leftovers()
+
+    assert [m.topic for m in queues[new].lease(9)] == [TOPIC]
+    assert " held " not in egress.summaries(time.monotonic())[1]
 
 
 def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
