@@ -4,6 +4,7 @@ Messages arrive in a persistent session at each broker. They are stored (the que
 known ids), then acknowledged, then published on the own broker in priority order.
 """
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +18,7 @@ from edge_agent.queue.base import (
 )
 from gateway_daemon.gateway.egress import Lane, LaneStatus
 from gateway_daemon.gateway.incoming import BatchQueue, parse_delivery
-from gateway_daemon.gateway.subscriptions import filters_by_broker
+from gateway_daemon.gateway.subscriptions import filters_by_broker, format_filters
 from gateway_daemon.overlay.messages import CarriedMessage, OverlayMessage
 from gateway_daemon.overlay.runner import (
     ReceivedMessages,
@@ -51,6 +52,9 @@ RETRY_S = 2.0
 IDLE_S = 5.0
 """Longest wait between two heartbeats."""
 
+_maximal = functools.lru_cache(maxsize=1)(maximal_filters)
+"""The same filters go to every broker; 1,000 of them take 10 ms."""
+
 Connect = Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]
 
 
@@ -83,6 +87,15 @@ class ReceivedMessage:
 
     message: IncomingMessage
     subscriber: "BrokerSubscriber"
+
+
+def _requests(
+    *parts: tuple[frozenset[str], RetainHandling],
+) -> list[tuple[list[tuple[str, int]], RetainHandling]]:
+    """Arguments of the calls that subscribe to each part that is not empty."""
+    return [
+        ([(f, 1) for f in sorted(part)], retained) for part, retained in parts if part
+    ]
 
 
 def receiving_session(gateway_id: str) -> Session:
@@ -125,6 +138,7 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._on_confirmed = on_confirmed
         self._lock = threading.Lock()
         self._filters: frozenset[str] = frozenset()
+        self._held: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._requested: list[frozenset[str] | None] = []
         self.connection = connect(endpoint, receiving_session(gateway_id), self)
@@ -132,44 +146,59 @@ class BrokerSubscriber(BaseConnectionHandler):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the broker has confirmed all filters."""
-        with self._lock:
-            return not self._filters or self._confirmed == self._filters
+        """Whether the broker has confirmed all filters, if it holds topics of any.
 
-    def set_filters(self, filters: frozenset[str]) -> None:
+        No change waits for another broker that is down.
+        """
+        with self._lock:
+            return not self._held or self._confirmed == self._filters
+
+    def set_filters(
+        self, filters: frozenset[str], held: frozenset[str] | None = None
+    ) -> None:
         """Subscribe to what these filters match, and to nothing else.
 
         Make before break: the broker handles the requests in their order. It sends the
-        retained messages of a new filter, unless an earlier one includes it.
+        retained messages of a filter that is new or newly held, unless an earlier one
+        includes it.
+
+        Args:
+            filters: The filters.
+            held: Those with topics that the broker is responsible for; None: all. What
+                it retains for the others may be outdated.
         """
-        needed = maximal_filters(filters)
+        needed = _maximal(filters)
+        held = needed if held is None else needed & held
         with self._lock:
             before, self._filters = self._filters, needed
-            new = needed - before
-            narrower = new - maximal_filters(before | needed)
+            held_before, self._held = self._held, held
+            new, gained = needed - before, held - held_before
+            gained &= maximal_filters(gained | (held_before - held))
             # At first: an earlier version left subscriptions for all in the session.
             removed = (before or filters) - needed
-            requests = [
-                (new - narrower, RetainHandling.IF_NEW),
-                (narrower, RetainHandling.NEVER),
-            ]
-            requests = [(added, retained) for added, retained in requests if added]
+            requests = _requests(
+                (gained & new, RetainHandling.IF_NEW),
+                (gained - new, RetainHandling.ALWAYS),
+                (new - gained, RetainHandling.NEVER),
+            )
             if requests:
                 self._requested += [None] * (len(requests) - 1) + [needed]
             elif removed:
                 self._confirmed = needed if self._confirmed is not None else None
-        for added, retained in requests:
-            self.connection.subscribe([(each, 1) for each in sorted(added)], retained)
+        for request in requests:
+            self.connection.subscribe(*request)
         self.connection.unsubscribe(sorted(removed))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         # Every filter again: the broker may have lost the session.
         with self._lock:
-            filters = self._filters
-            self._requested = [filters] if filters else []
-        self.connection.subscribe(
-            [(each, 1) for each in sorted(filters)], RetainHandling.IF_NEW
-        )
+            filters, held = self._filters, self._held
+            requests = _requests(
+                (held, RetainHandling.IF_NEW), (filters - held, RetainHandling.NEVER)
+            )
+            self._requested = [None] * (len(requests) - 1) + [filters] * bool(requests)
+        for request in requests:
+            self.connection.subscribe(*request)
 
     def on_down(self, reason: str) -> None:
         with self._lock:
@@ -185,9 +214,10 @@ class BrokerSubscriber(BaseConnectionHandler):
             if confirmed is None:
                 return
             self._confirmed = confirmed
-            filters = ", ".join(sorted(self._confirmed or ()))
         log.info(
-            "%s confirmed the subscription to %s", self.connection.endpoint, filters
+            "%s confirmed the subscription to %s",
+            self.connection.endpoint,
+            format_filters(confirmed),
         )
         self._on_confirmed()
 
@@ -307,18 +337,22 @@ class Downstream:
         )
 
     def _subscribe(self) -> None:
-        filters: dict[BrokerInfo, frozenset[str]] = {}
+        """Subscribe to all filters at every broker of the tables.
+
+        An area may move to another one of them while this gateway is away: the new
+        broker then stores the messages in the session that it has already.
+        """
+        held_by: dict[BrokerInfo, frozenset[str]] = {}
         for table in self._tables:
-            for broker, needed in filters_by_broker(self._filters, table).items():
-                filters[broker] = filters.get(broker, frozenset()) | needed
-        for broker in filters.keys() | self._subscribers.keys():
-            needed = filters.get(broker, frozenset())
+            for broker, held in filters_by_broker(self._filters, table).items():
+                held_by[broker] = held_by.get(broker, frozenset()) | held
+        for broker, held in held_by.items():
             subscriber = self._subscribers.get(broker)
-            if subscriber is None and needed and not self._is_own(broker):
+            if subscriber is None and self._filters and not self._is_own(broker):
                 subscriber = self._subscribers[broker] = self._make_subscriber(broker)
             if subscriber is not None:
-                subscriber.set_filters(needed)
-        for broker in self._subscribers.keys() - filters.keys():
+                subscriber.set_filters(self._filters, held)
+        for broker in self._subscribers.keys() - held_by.keys():
             removed = self._subscribers.pop(broker)
             removed.set_filters(frozenset())
             removed.connection.stop()

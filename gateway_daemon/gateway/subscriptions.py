@@ -188,9 +188,9 @@ class SubscriptionTable:
 def filters_by_broker(
     filters: Iterable[str], table: BrokerTable
 ) -> dict[BrokerInfo, frozenset[str]]:
-    """Filters to subscribe to at each distributed broker.
+    """Filters with topics that each distributed broker is responsible for.
 
-    A filter goes to *every* broker with a topic it matches, not only to the first:
+    A filter belongs to *every* broker with a topic it matches, not only to the first:
     messages of a sub-area are on the sub-area's broker. A broker is left out if
     another broker's sub-area covers its whole part of the filter.
     """
@@ -319,7 +319,7 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         if filters == self._filters:
             return
         self._filters = filters
-        text = _shown(filters)
+        text = format_filters(filters)
         if self._log_limit.count(text) is not None:
             log.info("clients subscribe to %s", text)
         self._on_change(filters)
@@ -334,7 +334,8 @@ class SubscriptionDiscovery(BaseConnectionHandler):
             self._saved = state if is_saved else None
 
 
-def _shown(filters: frozenset[str]) -> str:
+def format_filters(filters: frozenset[str]) -> str:
+    """Return the first filters, shortened, for a log line."""
     shown = [each[:MAX_SHOWN_CHARS] for each in sorted(filters)[:MAX_LOGGED]]
     if len(filters) > MAX_LOGGED:
         shown.append(f"and {len(filters) - MAX_LOGGED} more")

@@ -67,13 +67,14 @@ class Deployment:
         )
         fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
 
-    def add_second(self, area: str) -> None:
+    def add_second(self, area: str, version: int = 2, gateways: str = "ab") -> None:
         """Give an area to the second broker; return when the gateways use it."""
         admin = Client(self.manager.endpoint, "admin")
         info = {"host": "127.0.0.1", "port": self.second.port}
         entry = json.dumps({"topic": area, "broker_info": info}).encode()
         admin.publish("/api/tool/distributedbroker/add", entry)
-        wait_until(lambda: all("table 2" in self.log(name) for name in self.local), 120)
+        table = f"broker table {version}:"
+        wait_until(lambda: all(table in self.log(name) for name in gateways), 120)
 
     def client(self, name: str, at: str, *filters: str) -> Client:
         return Client(self.local[at].endpoint, name, *filters)
@@ -159,6 +160,26 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
     time.sleep(1.0)
 
     assert sorted(seqs(near)) == sent
+
+
+def test_nothing_is_lost_when_an_area_moves_while_a_gateway_is_away(
+    deployment: Deployment,
+) -> None:
+    """It is not asked; the new broker has stored the messages in its session."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
+    deployment.add_second("/4")
+    time.sleep(1.0)
+    deployment.programs.kill("a", signal.SIGTERM)
+    deployment.add_second("/3/1", 3, gateways="b")
+    writer = deployment.client("writer", "b")
+    for seq in range(20):
+        writer.publish("/forward/3/1/2/0/pri5", pack(seq, 5))
+    time.sleep(2.0)  # until the broker has them
+    deployment.start("a")
+    wait_until(lambda: len(near.got) >= 20)
+
+    assert sorted(seqs(near)) == list(range(20))
 
 
 @pytest.mark.long

@@ -51,10 +51,11 @@ class Gateway:
         )
         self.subscribe(*filters)
 
-    def subscribe(self, *filters: str) -> None:
+    def subscribe(self, *filters: str, held: tuple[str, ...] | None = None) -> None:
         """Subscribe to these filters only, and wait until that is confirmed."""
         assert self.subscriber is not None
-        self.subscriber.set_filters(frozenset(filters))
+        wanted = None if held is None else frozenset(held)
+        self.subscriber.set_filters(frozenset(filters), wanted)
         wait_until(lambda: self.subscriber.is_confirmed)
 
     def stop(self) -> None:
@@ -162,6 +163,41 @@ def test_retained_message_arrives_once(
     assert gateway.counts()[b"in both"] == (2 if is_narrower_first else 1)
     assert gateway.counts()[b"in the wider"] == 1
     assert gateway.counts()[b"while away"] == 1
+
+
+def test_retained_message_arrives_when_the_broker_gets_the_area(
+    gateway: Gateway, make_client: Callable[..., Client]
+) -> None:
+    """What a broker without the area retains may be outdated; new messages arrive."""
+    writer = make_client("writer")
+    writer.publish("/1/2/3", b"before", retain=True)
+    for _ in range(2):  # the second time the session exists
+        gateway.stop()
+        gateway.start("/5/#")
+        gateway.subscribe("/5/#", "/1/#", held=("/5/#",))
+        settle(gateway, writer)
+    writer.publish("/1/2/4", b"plain")
+    settle(gateway, writer)
+    assert gateway.counts()[b"plain"] == 1
+    assert not gateway.counts()[b"before"]
+
+    gateway.subscribe("/5/#", "/1/#", held=("/5/#", "/1/#"))
+    wait_until(lambda: gateway.counts()[b"before"])
+    gateway.subscribe("/5/#", "/1/2/#", held=("/5/#", "/1/2/#"))
+    settle(gateway, writer)
+    assert gateway.counts()[b"before"] == 1
+
+
+def test_broker_that_holds_nothing_is_not_waited_for() -> None:
+    """A change of the table completes while it is down."""
+    dead = BrokerSubscriber(
+        "gw", Endpoint("127.0.0.1", 1), connect, print, lambda: None
+    )
+    dead.set_filters(frozenset({"/1/#"}), frozenset())
+    assert dead.is_confirmed
+    dead.set_filters(frozenset({"/1/#"}), frozenset({"/1/#"}))
+    assert not dead.is_confirmed
+    dead.connection.stop()
 
 
 def test_filter_that_is_removed_while_the_link_is_down_ends(
