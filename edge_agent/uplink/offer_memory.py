@@ -185,8 +185,9 @@ class KnownStores(OfferMemory):
             for offer in offers:
                 place = f"{offer.receiver}@{broker}"
                 known = replace(offer, receiver=place, is_offline=False)
-                self.version += known not in self.offers
-                self.on_offer(known)
+                if known not in self.offers:
+                    self.version += 1
+                    self.on_offer(known)
                 self._unseen_s[place] = 0.0  # from now on
                 self._shown_s[place] = self._clock()
             self.version += len(self.forget_unseen())

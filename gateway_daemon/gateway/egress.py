@@ -321,7 +321,8 @@ class Egress:
         """Stop the uplinks and close the queues."""
         with self._lock:
             self._closed.set()
-            for lane in self._lanes.values():
+            # The first one last: the others store in it which stores they know.
+            for lane in reversed(self._lanes.values()):
                 if lane.uplink is not None:
                     lane.uplink.stop()
                 lane.queue.close()
