@@ -7,7 +7,7 @@ known ids), then acknowledged, then published on the own broker in priority orde
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_agent.queue.base import (
@@ -51,6 +51,10 @@ SESSION_EXPIRY_S = 7 * 86_400
 RETRY_S = 2.0
 IDLE_S = 5.0
 """Longest wait between two heartbeats."""
+
+DRAIN_S = 90.0
+"""How long a removed broker must be connected without a message: then it has none left
+for us. Longer than it takes to detect a dead link."""
 
 _maximal = functools.lru_cache(maxsize=1)(maximal_filters)
 """The same filters go to every broker; 1,000 of them take 10 ms."""
@@ -222,6 +226,14 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._on_confirmed()
 
 
+@dataclass
+class _RemovedBroker:
+    """Since when a broker is not in the table, and without a message for us."""
+
+    since_s: float
+    idle_since_s: float
+
+
 class Downstream:
     """Moves messages that clients subscribe to from the brokers to the own broker.
 
@@ -262,6 +274,7 @@ class Downstream:
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._subscribers: dict[BrokerInfo, BrokerSubscriber] = {}
+        self._removed: dict[BrokerInfo, _RemovedBroker] = {}
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
 
@@ -276,6 +289,7 @@ class Downstream:
             if not self._store_until_stop(batch, heartbeat):
                 return  # unacknowledged: the broker delivers them again
             self._acknowledge(self._inbox.passed)
+            self._end_drained({each.subscriber for each in self._inbox.passed})
 
     def stop(self) -> None:
         """End `run`; the brokers keep new messages."""
@@ -347,15 +361,33 @@ class Downstream:
             for broker, held in filters_by_broker(self._filters, table).items():
                 held_by[broker] = held_by.get(broker, frozenset()) | held
         for broker, held in held_by.items():
+            self._removed.pop(broker, None)
             subscriber = self._subscribers.get(broker)
             if subscriber is None and self._filters and not self._is_own(broker):
                 subscriber = self._subscribers[broker] = self._make_subscriber(broker)
             if subscriber is not None:
                 subscriber.set_filters(self._filters, held)
-        for broker in self._subscribers.keys() - held_by.keys():
-            removed = self._subscribers.pop(broker)
-            removed.set_filters(frozenset())
-            removed.connection.stop()
+        now_s = self._watchdog.clock()
+        for broker in self._subscribers.keys() - held_by.keys() - self._removed.keys():
+            self._removed[broker] = _RemovedBroker(now_s, now_s)
+            self._subscribers[broker].set_filters(frozenset())
+
+    def _end_drained(self, busy: Iterable[BrokerSubscriber]) -> None:
+        """End the subscribers of removed brokers that have no messages left for us.
+
+        Such a broker may be down, or behind a slow link.
+        """
+        now_s = self._watchdog.clock()
+        with self._lock:
+            busy = set(busy)
+            for broker, removed in list(self._removed.items()):
+                subscriber = self._subscribers[broker]
+                if subscriber in busy or not subscriber.connection.is_up:
+                    removed.idle_since_s = now_s
+                is_drained = now_s - removed.idle_since_s >= DRAIN_S
+                if is_drained or now_s - removed.since_s >= SESSION_EXPIRY_S:
+                    del self._removed[broker], self._subscribers[broker]
+                    subscriber.connection.stop()
 
     def _make_subscriber(self, broker: BrokerInfo) -> BrokerSubscriber:
         endpoint = Endpoint(broker.host, broker.port, self._own_broker.tls)
@@ -386,6 +418,7 @@ class Downstream:
             if 0 < len(urgent) < len(drafts) and self.store(urgent):
                 drafts = [each for each in drafts if each.priority < LADDER.top]
             heartbeat()
+            self._end_drained(self._subscribers.values())  # all may have sent more
             if self._stopping.wait(RETRY_S):
                 return False
         return True
