@@ -197,7 +197,7 @@ class CustodyOffer:
         receiver: Id of the program that sends the receipts, as in the topic.
         filters: Topics that get receipts.
         takes: Content types of this system that the receiver reads on them, and
-            `correlation.COMPACT_FORM` if it reads that.
+            `custody.COMPACT_FORM` if it reads that.
         is_offline: Whether the receiver is offline. Senders keep their messages or use
             another receiver; without any offer they would rely on the PUBACK alone.
     """

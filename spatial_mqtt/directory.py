@@ -101,7 +101,7 @@ class GatewayLocation(msgspec.Struct, frozen=True, omit_defaults=True):
         broker_info: Broker of the gateway.
         latitude: In degrees; None is unknown.
         longitude: In degrees; None is unknown.
-        reads: Forms of properties that it reads, such as `correlation.COMPACT_FORM`.
+        reads: Forms of properties that it reads, such as `custody.COMPACT_FORM`.
     """
 
     broker_info: BrokerInfo

@@ -35,6 +35,7 @@ from backend_spark.evaluation.skill import (
     group_by_day,
 )
 from backend_spark.rain_table import read_rain_text
+from service_runtime.cli import SETTINGS_FILE
 from service_runtime.errors import FieldError
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
@@ -360,7 +361,7 @@ def _calibrate(
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=SETTINGS_FILE,
     help="Settings file (TOML); by default all settings have their defaults.",
 )
 @click.option(

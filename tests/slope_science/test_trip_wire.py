@@ -1,11 +1,11 @@
 """The rule of a trip wire by its readings alone."""
 
 import pytest
-from slope_science.evidence.trip_wire import WireRule
 
 from slope_science.evidence.detections import Detection, RuleContext
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE
+from slope_science.evidence.vibration_and_trip_wire import WireRule
 
 HOUR_S = 3600.0
 SETTINGS = DEFAULT_EVIDENCE.rules.wire

@@ -8,10 +8,10 @@ import cbor2
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from spatial_mqtt.strict_cbor import MAX_LISTS
 
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.senml import (
+    MAX_LISTS,
     MAX_PAYLOAD_BYTES,
     MAX_RECORDS,
     MessageId,

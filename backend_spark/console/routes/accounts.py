@@ -124,7 +124,7 @@ async def log_in(
 
 
 def _too_many(error: TooManyAttemptsError) -> HTTPException:
-    wait = {"Retry-After": f"{math.ceil(error.wait_s)}"}
+    wait = {"Retry-After": f"{math.ceil(error.wait_s)}", "Cache-Control": "no-store"}
     return HTTPException(429, str(error), wait)
 
 

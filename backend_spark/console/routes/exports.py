@@ -149,14 +149,17 @@ def _states(
     services: ConsoleServices, at: int | None = None, *, may_be_old: bool = False
 ) -> tuple[datetime, list[CellState]]:
     live_state = services.live_state
-    return read_cell_states(
-        DeltaTables(services.tables),
-        utc_time(live_state.now_s()),
-        None if at is None else utc_time(at),
-        live_state.limits,
-        services.places.now,
-        may_be_old=may_be_old,
-    )
+    try:
+        return read_cell_states(
+            DeltaTables(services.tables),
+            utc_time(live_state.now_s()),
+            None if at is None else utc_time(at),
+            live_state.limits,
+            services.places.now,
+            may_be_old=may_be_old,
+        )
+    except pa.ArrowInvalid as error:  # a damaged file
+        raise HTTPException(404, str(error)) from error
 
 
 @api.get("/download/levels.geojson", dependencies=[Depends(viewer)])

@@ -62,6 +62,19 @@ def test_time_without_levels_is_rejected(open_app: OpenApp) -> None:
     assert earlier.status_code == 200
 
 
+def test_damaged_table_is_named_in_the_answer(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """A traceback would close the connection without a word."""
+    client = open_app()
+    for path in workspace.data.glob("tables/levels/**/*.parquet"):
+        path.write_bytes(path.read_bytes()[:100])
+
+    answer = client.get("/api/download/levels.geojson")
+    assert answer.status_code == 404
+    assert "Parquet" in answer.json()["detail"]
+
+
 WEEK = {"from_s": int(NOW_S) - 7 * 86_400, "to_s": int(NOW_S)}
 
 
