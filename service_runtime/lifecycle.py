@@ -214,11 +214,8 @@ def explaining_denied(program: str) -> Iterator[None]:
 
 def report_settings_error(program: str, error: SettingsError | OSError) -> int:
     """Print each mistake on its own line; return the exit status."""
-    lines = (
-        error.problems
-        if isinstance(error, SettingsError)
-        else (explain_denied(error) or str(error),)
-    )
+    denied = explain_denied(error if isinstance(error, OSError) else error.__cause__)
+    lines = getattr(error, "problems", (str(error),)) if denied is None else (denied,)
     for line in lines:
         print(f"{program}: {line}", file=sys.stderr)  # noqa: T201 - output of a command
     return EXIT_CONFIG

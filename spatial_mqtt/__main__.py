@@ -13,7 +13,7 @@ import click
 
 from service_runtime.cli import SETTINGS_FILE
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import EXIT_CONFIG
+from service_runtime.lifecycle import EXIT_CONFIG, explain_denied
 from service_runtime.settings import SettingsError
 from service_runtime.tls import TlsFiles
 from spatial_mqtt.certificates import read_tls_settings, renew_if_due
@@ -163,7 +163,7 @@ def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> 
     except FieldError as error:
         _fail(str(error))
     except OSError as error:  # includes BrokerError
-        _fail(str(error))
+        _fail(explain_denied(error) or str(error))
 
 
 def format_message(message: SpatialMessage) -> str:
@@ -196,7 +196,7 @@ def _try(action: Callable[[], Any]) -> Any:  # noqa: ANN401 - result of the acti
     except SettingsError as error:
         _fail(str(error), EXIT_CONFIG)
     except OSError as error:  # includes BrokerError
-        _fail(str(error))
+        _fail(explain_denied(error) or str(error))
 
 
 def _fail(text: str, code: int = EXIT_FAILED) -> None:

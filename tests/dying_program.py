@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any
 
-from spatial_mqtt import senml
+from spatial_mqtt import batching, senml
 
 KILLS = b"kills the program"
 """As the kernel kills a process that uses too much memory."""
@@ -26,6 +26,8 @@ def _decode(payload: bytes) -> Any:  # noqa: ANN401 - as the real one
     return _sound(payload)
 
 
+# The batch around a message is decoded by the sound decoder.
+assert batching.decode_cbor is senml.decode_cbor
 _sound = senml.decode_cbor
 senml.decode_cbor = _decode
 

@@ -44,7 +44,8 @@ class _Group(click.Group):
         except SettingsError as error:
             raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
         except (QueueError, OSError, sqlite3.DatabaseError) as error:
-            click.echo(f"{PROGRAM}: {error}", err=True)
+            words = lifecycle.explain_denied(error) or error
+            click.echo(f"{PROGRAM}: {words}", err=True)
             raise SystemExit(EXIT_FAILED) from error
 
 

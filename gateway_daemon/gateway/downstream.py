@@ -413,15 +413,26 @@ class Downstream:
         drafts = self._parse(batch)
         while drafts and not self.store(drafts):
             drafts += self._parse(self._inbox.take_urgent())
-            # On a full disk only alarms have space, and only without the others.
-            urgent = [draft for draft in drafts if draft.priority == LADDER.top]
-            if 0 < len(urgent) < len(drafts) and self.store(urgent):
-                drafts = [each for each in drafts if each.priority < LADDER.top]
-            heartbeat()
+            drafts = self._store_singly(drafts, heartbeat)
             self._end_drained(self._subscribers.values())  # all may have sent more
-            if self._stopping.wait(RETRY_S):
+            if drafts and self._stopping.wait(RETRY_S):
                 return False
         return True
+
+    def _store_singly(
+        self, drafts: Sequence[MessageDraft], heartbeat: Heartbeat
+    ) -> list[MessageDraft]:
+        """Store what has space, the most urgent first; return the others.
+
+        All of them may be more than the queue holds. On a full disk only alarms have
+        space, and only without the others.
+        """
+        waiting = sorted(drafts, key=lambda draft: -draft.priority)
+        while len(drafts) > 1 and waiting and self.store(waiting[:1]):
+            del waiting[0]
+            heartbeat()
+        heartbeat()
+        return waiting
 
     def _parse(self, batch: Sequence[ReceivedMessage]) -> list[MessageDraft]:
         parsed = [

@@ -78,16 +78,14 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
         now_ms: Wall clock: the creation time of a new registry.
 
     Raises:
-        RegistryFileError: The file is damaged.
-        PermissionError: It may not be read.
+        RegistryFileError: The file is damaged, or no file.
+        OSError: It cannot be read now.
     """
     if not path.exists():
         return Registry(manager_id, created_ms=now_ms)
     try:
         snapshot = decode_json(path.read_bytes(), RegistrySnapshot)
-    except PermissionError:
-        raise
-    except (OSError, *DECODE_ERRORS) as error:
+    except (IsADirectoryError, *DECODE_ERRORS) as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(
         manager_id,

@@ -226,7 +226,8 @@ def test_delivered_alarm_is_stored_before_the_readings_of_its_batch(
     stored: list[int] = []
 
     def free_after_first_retry() -> None:
-        stored.extend(message.priority for message in queue.lease(9))
+        if not stored:
+            stored.extend(message.priority for message in queue.lease(9))
         filler.unlink(missing_ok=True)
 
     is_stored = deliveries.store(batch, free_after_first_retry)
@@ -253,3 +254,21 @@ def test_delivered_alarm_is_stored_while_earlier_readings_wait(
     )
 
     assert (is_stored, stored) == (False, [5])
+
+
+def test_more_deliveries_than_the_queue_holds_are_stored_in_parts(
+    tmp_path: Path, open_deliveries: Callable[[Queue], Deliveries]
+) -> None:
+    """Together they never fit, also when the queue is empty."""
+    queue = SqliteQueue(tmp_path / "local.db", "gw", "b", 1_000_000)
+    deliveries = open_deliveries(queue)
+    sent: list[int] = []
+
+    def send_what_is_stored() -> None:
+        leased = queue.lease(99)
+        sent.extend(message.priority for message in leased)
+        queue.ack([message.seq for message in leased])
+
+    batch = [deliveries.message(4, bytes(90_000)) for _ in range(15)]
+    assert deliveries.store(batch, send_what_is_stored)
+    assert sent == [4] * 15
