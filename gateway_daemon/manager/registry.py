@@ -57,7 +57,6 @@ class Registry:
         applied_versions: Newest table version that each gateway reported to us.
         seen: Gateways that have sent us a message.
         away: Gateways that are down or that we cannot reach. They keep their areas.
-        left: Gateways with heartbeats that went away since a change waited for them.
         heartbeating: Gateways with a last will and heartbeats; they need no probes.
         brokers_here: Distributed brokers that send us heartbeats.
         views: Views of the other Managers that are reachable.
@@ -74,7 +73,6 @@ class Registry:
     applied_versions: Mapping[BrokerInfo, int] = field(default_factory=dict)
     seen: frozenset[BrokerInfo] = frozenset()
     away: frozenset[BrokerInfo] = frozenset()
-    left: frozenset[BrokerInfo] = frozenset()
     heartbeating: frozenset[BrokerInfo] = frozenset()
     brokers_here: frozenset[BrokerInfo] = frozenset()
     views: Mapping[str, ManagerView] = field(default_factory=dict)
@@ -160,12 +158,8 @@ class Registry:
 
     @cached_property
     def laggards(self) -> tuple[BrokerInfo, ...]:
-        """Gateways that have not applied the table; none for an empty one.
-
-        One that has just left may be restarting. At a new broker it has no session yet,
-        which would store for it what the others publish there.
-        """
-        here = self.here | self.seen_by_others | self.left
+        """Present gateways that have not applied the table; none for an empty one."""
+        here = self.here | self.seen_by_others
         version = self.table.version
         return tuple(
             g
@@ -175,7 +169,7 @@ class Registry:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no gateway must still apply the table."""
+        """Whether every present gateway has applied the table."""
         return not self.laggards
 
     @property
@@ -277,8 +271,7 @@ class Registry:
         """With a gateway marked as away."""
         if gateway not in self.areas:
             return self
-        left = (self.heartbeating - self.away) & {gateway}
-        return replace(self, away=self.away | {gateway}, left=self.left | left)
+        return replace(self, away=self.away | {gateway})
 
     def with_heartbeat(self, gateway: BrokerInfo) -> "Registry":
         """With a gateway that sends heartbeats and leaves a last will."""
@@ -291,8 +284,7 @@ class Registry:
 
     def with_returned(self, gateway: BrokerInfo) -> "Registry":
         """With a gateway no longer marked as away."""
-        here = frozenset({gateway})
-        return replace(self, away=self.away - here, left=self.left - here)
+        return replace(self, away=self.away - {gateway})
 
     def without_gateway(self, gateway: BrokerInfo, now_ms: int = 0) -> "Registry":
         """Without a gateway that an administrator removed.
@@ -314,19 +306,16 @@ class Registry:
             },
             seen=self.seen - alone,
             away=self.away - alone,
-            left=self.left - alone,
             heartbeating=self.heartbeating - alone,
         )
 
     def without_laggards(self) -> "Registry":
         """With the newest table counted as applied by the laggards.
 
-        They still receive by the old route, as both are in use during a change. Later
-        changes do not wait again for those that are away.
+        They still receive by the old route, as both are in use during a change.
         """
         applied = dict.fromkeys(self.laggards, self.table.version)
-        versions = {**self.applied_versions, **applied}
-        return replace(self, applied_versions=versions, left=frozenset())
+        return replace(self, applied_versions={**self.applied_versions, **applied})
 
     def with_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
         """With the areas of a gateway replaced (``topics``) or one added (``topic``).

@@ -119,20 +119,6 @@ def test_departed_gateway_is_unlisted_and_keeps_its_areas() -> None:
     assert not registry.is_complete
 
 
-def test_change_waits_once_for_a_gateway_that_has_just_left() -> None:
-    """It may restart: its session at a new broker begins when it returns."""
-    registry = registry_with(GW1, GW2).with_heartbeat(GW1)
-    registry = registry.with_departed(GW1).with_broker(B1)
-    registry = registry.with_notice(GatewayNotice(GW2, "complete", 1))
-    assert registry.gateways == (BrokerEntry("/", GW2),)
-    assert registry.laggards == (GW1,)
-    returned = registry.with_notice(GatewayNotice(GW1, "complete", 1))
-    assert returned.is_complete
-
-    registry = registry.without_laggards().without_broker(B1)
-    assert registry.with_broker(B1).laggards == (GW2,)
-
-
 def test_departure_of_an_unknown_gateway_is_ignored() -> None:
     """A will message may be older than the registry."""
     assert Registry().with_departed(GW1) == Registry()

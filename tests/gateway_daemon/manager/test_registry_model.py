@@ -32,8 +32,6 @@ class RegistryMachine(RuleBasedStateMachine):
         self.registry = Registry("m").with_configured_brokers([SETTINGS])
         self.areas: dict[BrokerInfo, tuple[str, ...]] = {}
         self.away: set[BrokerInfo] = set()
-        self.heartbeating: set[BrokerInfo] = set()
-        self.left: set[BrokerInfo] = set()
         self.applied: dict[BrokerInfo, int] = {}
         self.brokers = {"/": BrokerInfo("b", 1)}
         self.changes = 1
@@ -56,23 +54,18 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.try_change("with_notice", GatewayNotice(gateway, "up"))
         self.areas.setdefault(gateway, ("/",))
         self.away.discard(gateway)
-        self.left.discard(gateway)
         self.applied[gateway] = -1
 
     @rule(gateway=GATEWAYS)
     def gateway_departs(self, gateway: BrokerInfo) -> None:
         assert self.try_change("with_departed", gateway)
         if gateway in self.areas:
-            if gateway in self.heartbeating - self.away:
-                self.left.add(gateway)
             self.away.add(gateway)
 
     @rule(gateway=GATEWAYS)
     def gateway_sends_heartbeat(self, gateway: BrokerInfo) -> None:
         assert self.try_change("with_heartbeat", gateway)
-        self.heartbeating.add(gateway)
         self.away.discard(gateway)
-        self.left.discard(gateway)
 
     @rule(gateway=GATEWAYS, areas=st.lists(AREAS, max_size=3))
     def areas_are_set(self, gateway: BrokerInfo, areas: list[str]) -> None:
@@ -95,10 +88,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.try_change("without_gateway", gateway) == (gateway in self.areas)
         self.areas.pop(gateway, None)
         self.away.discard(gateway)
-        self.left.discard(gateway)
         self.applied.pop(gateway, None)
-        if gateway not in self.areas:
-            self.heartbeating &= set(self.registry.heartbeating)
 
     @rule(area=AREAS, broker=BROKERS)
     def broker_is_added(self, area: str, broker: BrokerInfo) -> None:
@@ -125,14 +115,12 @@ class RegistryMachine(RuleBasedStateMachine):
         self.applied[gateway] = version
         self.areas.setdefault(gateway, ("/",))
         self.away.discard(gateway)
-        self.left.discard(gateway)
 
     @rule()
     def laggards_are_dropped(self) -> None:
         laggards = self.registry.laggards
         self.registry = self.registry.without_laggards()
         assert self.registry.is_complete
-        self.left.clear()
         self.applied |= dict.fromkeys(laggards, self.registry.version)
 
     @rule()
@@ -141,7 +129,6 @@ class RegistryMachine(RuleBasedStateMachine):
         storage.save_registry(
             self.path, storage.RegistrySnapshot.from_registry(self.registry)
         )
-        self.left.clear()
         self.registry = storage.load_registry(self.path, "m").with_configured_brokers([
             self.settings
         ])
@@ -174,7 +161,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def laggards_match_the_model(self) -> None:
         waits = {
             g
-            for g in (self.areas.keys() - self.away) | self.left
+            for g in self.areas.keys() - self.away
             if self.brokers and self.applied.get(g, -1) < self.changes
         }
         assert set(self.registry.laggards) == waits & set(self.registry.seen)
