@@ -290,11 +290,10 @@ class DirectoryPublisher:
         adopted: Brokers of other Managers on which we publish the directory too.
         has_announced: Whether `publish_all` was called since our broker is up. Until
             then it gets no changes of the directory.
-        knows_retained: Whether what our broker retained when it came up has arrived.
     """
 
     def __init__(self, own: BrokerSession) -> None:
-        self.has_announced = self.knows_retained = False
+        self.has_announced = False
         self._own = own
         self._published_view: ManagerView | None = None
         self.error_count = 0
@@ -308,7 +307,7 @@ class DirectoryPublisher:
         gateway of the original Gamma answers list and table with one, and sends it
         once.
         """
-        self.has_announced, self.knows_retained = True, False
+        self.has_announced = True
         for key, record in registry.records.items():
             self._record(key, record)
         self._publish_list(registry, self._own)

@@ -225,11 +225,10 @@ class Manager:
             while self._serve_next():
                 heartbeat()
                 now_s = self._clocks.mono_s()
-                is_due = now_s - self._checked_s >= CHECK_INTERVAL_S
-                if is_due:
+                if now_s - self._checked_s >= CHECK_INTERVAL_S:
                     self._checked_s = now_s
                     self._check_periodically(now_s)
-                if is_due or self._inbox.empty():
+                if self._inbox.empty():
                     self._publish_pending()
 
     def status(self) -> str:
@@ -371,8 +370,6 @@ class Manager:
         if session is self._own:
             # What the broker retains came before it.
             if not message.retain and self._publisher.has_announced:
-                self._publisher.knows_retained = True
-                self._announce_next_table()
                 self._publisher.publish_table(self._registry, session)
             return
         view = decode_view(message.payload)
@@ -483,7 +480,7 @@ class Manager:
         since_s = self._waits_since_s
         if since_s is not None and now_s - since_s >= APPLY_TIMEOUT_S:
             self._drop_laggards()
-        if self._is_saved or now_s - self._save_tried_s >= SAVE_AGAIN_S:
+        if not self._is_saved and now_s - self._save_tried_s >= SAVE_AGAIN_S:
             self._keep()
         for obstacle in find_obstacles(self._registry):
             self._report_once(f"table {self._registry.version}: {obstacle}")
@@ -492,8 +489,8 @@ class Manager:
 
     def _scale(self, scaler: AutoscaleExecutor, now_s: float) -> None:
         try:
-            now_ms = self._clocks.wall_ms()
-            self._change_to(scaler.run_once(self._registry, now_s, now_ms))
+            wall_ms = self._clocks.wall_ms()
+            self._change_to(scaler.run_once(self._registry, now_s, wall_ms))
         except DirectoryError as error:
             self._report_once(f"autoscale: {error}")
         report = scaler.report_if_due(self._registry, now_s)
@@ -502,8 +499,10 @@ class Manager:
 
     def _on_ran(self, outcome: CommandResult) -> None:
         if self._scaler is not None:
-            registry, now_ms = self._registry, self._clocks.wall_ms()
-            self._change_to(self._scaler.on_command_result(outcome, registry, now_ms))
+            wall_ms = self._clocks.wall_ms()
+            self._change_to(
+                self._scaler.on_command_result(outcome, self._registry, wall_ms)
+            )
 
     @property
     def _is_first(self) -> bool:
@@ -515,7 +514,9 @@ class Manager:
 
     def _drop_laggards(self) -> None:
         self._waits_since_s = None
-        if names := ", ".join(map(str, self._registry.laggards)):
+        laggards = self._registry.laggards
+        if laggards:
+            names = ", ".join(map(str, laggards))
             self._publisher.report_error(
                 f"table {self._registry.table.version}: not applied by {names}"
             )
@@ -550,8 +551,7 @@ class Manager:
         before, self._registry = self._registry, registry
         if registry == before:
             return
-        if registry != replace(before, applied_versions=registry.applied_versions):
-            self._keep()  # what gateways have applied follows once a second
+        self._keep()
         if registry.here != before.here:
             # Before the list: after a crash in between, the Manager that takes over
             # would not wait for a gateway that is in the list and in no view.
@@ -580,8 +580,6 @@ class Manager:
     def _publish_pending(self) -> None:
         """Publish what is sent once for many events."""
         self._publisher.publish_view(self._registry.own_view)
-        if self._own.is_up and not self._publisher.knows_retained:
-            return  # the registry may lack records that are still to come
         now_s, registry = self._clocks.mono_s(), self._registry
         is_due = self._is_completion_pending and registry.is_complete
         if is_due and (self._own.is_up or self._publisher.adopted):
@@ -593,8 +591,5 @@ class Manager:
             self._publisher.publish_complete()
             self._complete_at_s = None
         if self._complete_at_s is None and not is_due:
-            self._announce_next_table()
-
-    def _announce_next_table(self) -> None:
-        table = next_table(self._registry)
-        self._change_to(replace(self._registry, announced=table))
+            table = next_table(registry)
+            self._change_to(replace(registry, announced=table))

@@ -19,7 +19,6 @@ from soak.relay import Relay
 from gateway_daemon.cli.admin import admin_commands
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
-from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
 
@@ -339,67 +338,6 @@ def test_each_edit_of_the_configured_broker_changes_the_table(
     refused = f"[[broker]] / -> {hosts[-1]}:1883 is not in the table"
     wait_until(lambda: refused in log.read_text())
     watcher.connection.stop()
-
-
-def test_manager_without_its_registry_announces_no_older_table(
-    programs: Programs, broker: Broker, tmp_path: Path
-) -> None:
-    """What its broker retains comes first: gateways used the table of the settings."""
-    config = (
-        f'[manager]\nbroker = "{broker.url}"\ndata = "{tmp_path}/data"\n'
-        '[[broker]]\ntopic = "/"\nurl = "mqtt://127.0.0.1:1"\n'
-    )
-    watcher = Client(broker.endpoint, "watcher", TABLE, READY)
-    programs.start("manager", "manager", config)
-    wait_until(lambda: watcher.on(READY)[-1:] == [b"1"])
-    for number in range(64):
-        area = "/".join(["/3", *str(int(f"{number:o}") + 111)])
-        entry = {"topic": area, "broker_info": {"host": "localhost", "port": 2}}
-        watcher.publish(ADD, json.dumps(entry).encode())
-    newest = b'"version":65'
-    wait_until(lambda: newest in b"".join(watcher.on(TABLE)))
-    programs.kill("manager", signal.SIGKILL)
-    (tmp_path / "data/registry.json").unlink()
-    watcher.got.clear()
-    programs.start("manager", "manager", config)
-
-    wait_until(lambda: b"65" in watcher.on(READY))
-    assert watcher.on(READY) == [b"65"]
-    assert watcher.on(TABLE) == []
-    watcher.connection.stop()
-
-
-def test_flood_of_notices_delays_no_change_of_the_table(
-    manager: ManagerProcess,
-) -> None:
-    """One gateway with a valid certificate stopped all changes as long as it sent."""
-    flooder, is_over = Client(manager.broker.endpoint, "flooder"), threading.Event()
-    info = {"host": "127.0.0.1", "port": 9}
-    notices = [
-        Publication(
-            NOTICE,
-            json.dumps({
-                "broker_info": info,
-                "status": "complete",
-                "version": version,
-            }).encode(),
-        )
-        for version in range(50)
-    ]
-
-    def flood() -> None:
-        while not is_over.wait(0.02):
-            flooder.connection.publish_together(notices)
-
-    thread = threading.Thread(target=flood)
-    thread.start()
-    try:
-        manager.add_broker("/")
-        wait_until(lambda: manager.version() == 1)
-    finally:
-        is_over.set()
-        thread.join()
-        flooder.connection.stop()
 
 
 def test_damaged_registry_is_refused_with_a_remedy(
