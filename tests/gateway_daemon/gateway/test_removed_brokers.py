@@ -38,6 +38,17 @@ def connect(
     return Connection(endpoint, session, handler, backoff=backoff)
 
 
+class _Writer(Client):
+    """A client that counts what its broker has acknowledged."""
+
+    def __init__(self, endpoint: Endpoint, name: str) -> None:
+        self.published: list[int] = []
+        super().__init__(endpoint, name)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        self.published.append(token)
+
+
 class Gateway:
     """Runs of a gateway's downstream with one client filter, and its clock."""
 
@@ -97,9 +108,10 @@ def test_removed_broker_delivers_what_it_has_stored_when_it_returns(
     gateway.start()
     wait_until(lambda: gateway.downstream.is_confirmed)
     gateway.stop()
-    writer = Client(broker.endpoint, "writer")
+    writer = _Writer(broker.endpoint, "writer")
     for number in range(20):
         writer.publish("/1/2", b"%d" % number)
+    wait_until(lambda: len(writer.published) == 20)
     writer.connection.stop()
     broker.signal(signal.SIGSTOP)
     gateway.start()
