@@ -256,7 +256,7 @@ def test_gateway_of_the_original_keeps_a_broker_that_stops(one: System) -> None:
     info = {"host": gateway.own.host, "port": gateway.own.port}
     forgotten = json.dumps({"broker_info": info}).encode()
     one.watchers["a"].publish("/api/tool/gatewaybroker/forget", forgotten)
-    wait_until(lambda: one.table() == {"/": first.port}, 120)
+    wait_until(lambda: one.table() == {"/": first.port}, 300)
     assert gateway.ended == ""
 
 
