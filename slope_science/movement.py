@@ -435,9 +435,9 @@ def find_spikes(axes: Sequence[Sequence[float]], sigma: float) -> list[int]:
     if all(max(axis, default=0) - min(axis, default=0) <= least for axis in axes):
         return []
     moments = list(zip(*axes, strict=True))
-    beside = zip(moments, moments[1:], moments[2:], strict=False)
-    sizes = {at: size for at, each in enumerate(beside, 1)
-             if (size := _spike_size(*each)) > least}  # fmt: skip
+    changes = [math.dist(*pair) for pair in pairwise(moments)]
+    sizes = {at: size for at, size in enumerate(map(min, changes, changes[1:]), 1)
+             if size > least and _is_back(moments[at - 1 : at + 2], size)}  # fmt: skip
     if not sizes:
         return []
     most = _range(_without(axes, sizes))
@@ -452,12 +452,14 @@ def _without(
     return [[v for at, v in enumerate(axis) if at not in left_out] for axis in axes]
 
 
-def _spike_size(
-    before: Sequence[float], at: Sequence[float], after: Sequence[float]
-) -> float:
-    """Size of a reading's way there and back; 0 if it does not come back."""
-    size = min(math.dist(before, at), math.dist(at, after))
-    return size if math.dist(before, after) <= (1 - STEP_SHARE) * size else 0.0
+def _is_back(around: Sequence[Sequence[float]], size: float) -> bool:
+    """Whether the reading after another is back where the one before it was.
+
+    Args:
+        around: These three.
+        size: Size of the way there or back, the smaller one.
+    """
+    return math.dist(around[0], around[2]) <= (1 - STEP_SHARE) * size
 
 
 REVERSAL_SIGMAS = 6.0

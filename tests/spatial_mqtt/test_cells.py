@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import s2sphere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,6 +184,17 @@ def test_distance_inverts_a_move(
     there = move(center, distance, bearing)
 
     assert distance_km(center, there) == pytest.approx(distance, rel=1e-6, abs=1e-6)
+
+
+@given(st.tuples(LATITUDES, LONGITUDES), st.tuples(LATITUDES, LONGITUDES))
+def test_distance_is_that_of_the_library(
+    here: tuple[float, float], there: tuple[float, float]
+) -> None:
+    """Also over the date line and to the other side of the earth."""
+    start, end = (s2sphere.LatLng.from_degrees(*each) for each in (here, there))
+    angle = start.get_distance(end)
+
+    assert distance_km(here, there) == pytest.approx(angle.radians * EARTH_RADIUS_KM)
 
 
 def test_distance_from_equator_to_pole_is_a_quarter_of_the_circumference() -> None:
