@@ -22,8 +22,9 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import PlotError
 from backend_spark.evaluation.calibration_file import Calibration, ReliabilityBin
 from backend_spark.scoring.cell_readings import ExtensometerSeries
-from backend_spark.scoring.observation import JST, STEP_S
+from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import open_tables
+from slope_science import JST
 from slope_science.creep import MIN_READINGS, Velocity, fit_velocities, thin_out
 from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.failure_time import FIT_SPAN_H, FailureForecast

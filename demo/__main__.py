@@ -18,6 +18,7 @@ from demo.console import NAME
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
 from edge_agent.simulator.slope import RainFileError, find_wettest_window, read_rain_csv
+from slope_science import JST
 
 DRAIN_S = 120.0
 RECORD_HOURS = 72.0
@@ -211,7 +212,7 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 def _clock(system: System) -> str:
     moment = system.storm.start.timestamp() + system.elapsed * system.storm.hours * 3600
-    return datetime.fromtimestamp(moment, scenario.JST).strftime("%m-%d %H:%M")
+    return datetime.fromtimestamp(moment, JST).strftime("%m-%d %H:%M")
 
 
 def _progress(system: System, what: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from demo import scenario
 from demo.witness import Verdict, percentile
+from slope_science import JST
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.priority import LADDER
 
@@ -117,7 +118,7 @@ def _report(token: str, series: Sequence[Mapping[str, Any]]) -> CellReport:
         for _, plan in scenario.nodes()
         if plan.cell.parent(ANALYSIS_LEVEL).token == token
     )
-    at = worst["at"].astimezone(scenario.JST).strftime("%Y-%m-%d %H:%M")
+    at = worst["at"].astimezone(JST).strftime("%Y-%m-%d %H:%M")
     return CellReport(
         token,
         worst["level"] or 1,
@@ -184,7 +185,7 @@ def _map_cell(report: CellReport) -> dict[str, Any]:
         "corners": Cell.from_token(report.token).corners(),
         "series": [
             {
-                "at": row["at"].astimezone(scenario.JST).strftime("%m-%d %H:%M"),
+                "at": row["at"].astimezone(JST).strftime("%m-%d %H:%M"),
                 "swi": round(row["swi_mm"], 1) if row["swi_mm"] is not None else None,
                 "r60": round(row["r60_mm"], 1) if row["r60_mm"] is not None else None,
                 "level": row["level"],

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 
+from slope_science import JST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
-JST = timezone(timedelta(hours=9))
 AREA_LEVEL = 10
 QUIET_INTERVAL_S = 600
 FAST_INTERVAL_S = 300

@@ -4,6 +4,12 @@ A node's triage, the backend's score and the simulated hillslope must agree on
 what "level 4" means, so the formulas live here once, and import nothing.
 """
 
+from datetime import timedelta, timezone
+from typing import Final
+
+JST: Final = timezone(timedelta(hours=9))
+"""Japan Standard Time: the time of Japanese sentences, tables and official data."""
+
 
 class ScienceError(ValueError):
     """An input for which the formula has no meaning.

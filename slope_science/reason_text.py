@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from slope_science import JST
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
 from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 from slope_science.reasons import Reason
@@ -18,7 +19,7 @@ _UNKNOWN: Final = (
 )
 _JOINTS: Final = ("; ", "；")
 # The English is stored; a Japanese sentence has Japan time, as the text around it.
-_CLOCKS: Final = ((UTC, " UTC"), (timezone(timedelta(hours=9)), ""))
+_CLOCKS: Final = ((UTC, " UTC"), (JST, ""))
 
 
 def render_english(reason: Reason) -> str:

@@ -21,7 +21,7 @@ from backend_spark.i18n import (
     reasons_of,
     render_both,
 )
-from backend_spark.scoring.observation import JST
+from slope_science import JST
 from slope_science.findings import ADVISORY, EMERGENCY, LOWEST, Cause
 
 MAX_CELLS: Final = 7

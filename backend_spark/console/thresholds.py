@@ -30,9 +30,9 @@ from backend_spark.criteria.cell_rules import (
     change_number,
 )
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
-from backend_spark.scoring.observation import JST
 from service_runtime.decoding import convert
 from service_runtime.files import put_in_place, write_beside_if_new
+from slope_science import JST
 from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
 from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST

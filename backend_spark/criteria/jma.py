@@ -26,8 +26,8 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from backend_spark.errors import RainTableError, TelegramError
-from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
+from slope_science import JST
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.quality import Flag
 

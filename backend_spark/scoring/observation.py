@@ -7,7 +7,6 @@ that a gauge reports at the full ten minutes fell before.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -170,7 +169,6 @@ def last_suspects(observations: Iterable[Observation]) -> dict[str, Observation]
 
 
 STEP_S: Final = 600
-JST: Final = timezone(timedelta(hours=9))
 
 
 def step_end_s(at_s: float) -> int:

@@ -22,10 +22,11 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from backend_spark.scoring.observation import JST, Observation, ReviewMark
+from backend_spark.scoring.observation import Observation, ReviewMark
 from backend_spark.scoring.revisions import NewReadings
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import read_json_or, write_best_effort
+from slope_science import JST
 from slope_science.quality import GOOD, Flag, Verdict, worst_verdict
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

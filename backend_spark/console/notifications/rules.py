@@ -8,9 +8,9 @@ from datetime import datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
 
-from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
+from slope_science import JST
 from slope_science.findings import DANGER
 from spatial_mqtt.cells import Cell
 

@@ -31,8 +31,8 @@ from backend_spark.console.places import Gazetteer
 from backend_spark.console.report import TEMPLATES, when
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import HANDOVER_WORDS, reasons_of, render_both, render_japanese
-from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError, shortened
+from slope_science import JST
 from slope_science.reason_text import render_english
 
 MAX_NOTE_LENGTH: Final = 2000

@@ -26,10 +26,11 @@ from backend_spark.console.events import Event
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.level_grid import MISSING, unix_seconds
 from backend_spark.console.routes.time_travel import LAST_S
-from backend_spark.scoring.observation import JST, STEP_S
+from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
 from service_runtime.errors import shortened
+from slope_science import JST
 from slope_science.findings import ADVISORY, EMERGENCY
 from slope_science.skill import (
     EVENT_CLASSES,

@@ -56,9 +56,9 @@ from backend_spark.console.notifications.rules import QuietHours
 from backend_spark.console.notifications.sender import MAX_EVENTS, MERGE_S
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import when
-from backend_spark.scoring.observation import JST
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
+from slope_science import JST
 
 CELL = SLOPES[0].cell.token
 KEY = "a key of at least 24 characters"

@@ -1,6 +1,6 @@
 """Rain and landslides as tables write them: days, zones, steps, impossible values."""
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timezone
 
 import pytest
 
@@ -16,8 +16,7 @@ from backend_spark.evaluation.inputs import (
     read_slides,
 )
 from backend_spark.rain_table import RainText
-
-JST = timezone(timedelta(hours=9))
+from slope_science import JST
 
 
 def rain(*rows: str, zone: timezone | None = None) -> EvaluationRain:
