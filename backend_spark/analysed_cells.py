@@ -51,8 +51,7 @@ from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding
 from slope_science.official_rain import AnalysedState, judge_analysis
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, reason_to_json
+from slope_science.reasons import Reason, reason_to_json, render_english
 from spatial_mqtt.cells import Cell
 
 REACH: Final = range(-2, 3)

@@ -11,9 +11,8 @@ from typing import Final
 
 from slope_science.findings import LOWEST, Cause
 from slope_science.reason_compat import parse_or_text, parse_why
-from slope_science.reason_text import render_english
-from slope_science.reason_text import render_japanese as japanese_of
-from slope_science.reasons import Reason, ReasonError, reason_from_json
+from slope_science.reasons import Reason, ReasonError, reason_from_json, render_english
+from slope_science.reasons import render_japanese as japanese_of
 
 
 def render_both(reasons: Iterable[Reason | str]) -> list[dict[str, str]]:

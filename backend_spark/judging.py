@@ -27,8 +27,7 @@ from backend_spark.notice_state import NoticePolicy
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.scoring.observation import flag_reasons
 from slope_science.quality import Flag
-from slope_science.reason_text import describe_reason
-from slope_science.reasons import reason_from_json
+from slope_science.reasons import describe_reason, reason_from_json
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.reading_table import (
     ReadingTable,

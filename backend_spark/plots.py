@@ -30,7 +30,7 @@ from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.failure_time import FIT_SPAN_H, FailureForecast
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, SoilWater
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 LEVEL_COLOURS: Final = {
     1: "#ffffff",

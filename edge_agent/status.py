@@ -18,8 +18,7 @@ from edge_agent.uplink.settings import UplinkState, format_link
 from service_runtime.tls import Endpoint
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english
 from spatial_mqtt import senml
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import Reading

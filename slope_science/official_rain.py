@@ -24,8 +24,7 @@ from slope_science.findings import Finding, judge_rain
 from slope_science.quality import GOOD, NOT_EVALUATED, Flag, Verdict
 from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english_list
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english_list
 
 SOURCE: Final = "JMA"
 HOUR_FACTOR: Final = 5.0

@@ -16,8 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english_list
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english_list
 
 FLAG_LABEL = "qc"
 """SenML label of a node's own flag; absent for a good reading."""

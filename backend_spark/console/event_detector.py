@@ -29,8 +29,7 @@ from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from backend_spark.tables.store import Folder
 from slope_science.findings import EMERGENCY, WARNING
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, reason_to_json
+from slope_science.reasons import Reason, reason_to_json, render_english
 
 CLEAR_STEPS: Final = 6
 """An event ends after an hour below the level, so that a short dip gives no new one.

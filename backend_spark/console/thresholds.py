@@ -38,8 +38,7 @@ from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english
 
 ALL_CELLS: Final = ""
 MAX_VERSIONS: Final = 10_000

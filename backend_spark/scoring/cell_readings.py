@@ -67,7 +67,7 @@ from slope_science.rain_and_soil_water import (
     antecedent_index,
     effective_rain,
 )
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
 

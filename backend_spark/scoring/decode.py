@@ -16,8 +16,13 @@ from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.schemas import MESSAGES, PARSED, REJECTED, SILVER, TOUCHED
 from slope_science.quality import FLAG_LABEL, Flag, Verdict
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, ReasonError, decode_reasons, reason_to_json
+from slope_science.reasons import (
+    Reason,
+    ReasonError,
+    decode_reasons,
+    reason_to_json,
+    render_english,
+)
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
 from spatial_mqtt.senml import ABSOLUTE_TIME_S, Pack, Reading, Value, decode_pack

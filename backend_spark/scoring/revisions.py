@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from backend_spark.scoring.rain import SPREAD_S
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english_list
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english_list
 
 SETTLED_DAYS: Final = 59
 """Days after which the assumption of dry soil at the start has no effect. A day less

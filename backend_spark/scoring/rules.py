@@ -47,8 +47,7 @@ from slope_science.rain_and_soil_water import (
     project_snake_line,
 )
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from edge_agent.triage.samples import Instant, read_flag
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from slope_science.quality import Flag
-from slope_science.reason_text import describe_reason
+from slope_science.reasons import describe_reason
 from spatial_mqtt.reading_quantities import QUANTITIES
 from spatial_mqtt.reading_table import (
     ReadingTable,

@@ -45,8 +45,12 @@ from slope_science.evidence.samples import Json
 from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
-from slope_science.reason_text import render_english, render_english_list
-from slope_science.reasons import Reason, find_restrictions
+from slope_science.reasons import (
+    Reason,
+    find_restrictions,
+    render_english,
+    render_english_list,
+)
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading

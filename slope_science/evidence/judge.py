@@ -31,8 +31,7 @@ from slope_science.evidence.vibration_and_trip_wire import VibrationRule, WireRu
 from slope_science.findings import WARNING, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, decode_reason, encode_reason
+from slope_science.reasons import Reason, decode_reason, encode_reason, render_english
 
 _LEVELS = range(1, 6)
 

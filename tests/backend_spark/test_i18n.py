@@ -21,8 +21,7 @@ from slope_science.findings import judge_rain
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, reason_to_json
+from slope_science.reasons import Reason, reason_to_json, render_english
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))

@@ -14,8 +14,7 @@ from slope_science.findings import (
     judge_rain,
 )
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
 TEXTS = st.text(min_size=1).map(lambda text: Reason(ReasonCode.TEXT, text=text))

@@ -15,7 +15,7 @@ from slope_science.rain_and_soil_water import (
     project_snake_line,
     soil_water_series,
 )
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 LINE = ((0.0, 220.0), (50.0, 180.0), (100.0, 150.0))
 TABLE = Criteria(150.0, 110.0, 275.0, assumed=False, line=LINE)

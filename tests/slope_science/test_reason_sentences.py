@@ -19,8 +19,13 @@ from slope_science.reason_compat import (
     parse_or_text,
     parse_why,
 )
-from slope_science.reason_text import render_english, render_japanese
-from slope_science.reasons import Reason, reason_from_json, reason_to_json
+from slope_science.reasons import (
+    Reason,
+    reason_from_json,
+    reason_to_json,
+    render_english,
+    render_japanese,
+)
 
 FILE = Path(__file__).with_name("reason_sentences.tsv")
 ROWS = [line.split("\t") for line in FILE.read_text("utf-8").splitlines()[1:]]

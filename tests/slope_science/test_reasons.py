@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
 from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 from slope_science.reason_compat import parse_english, parse_why
-from slope_science.reason_text import render, render_english, render_japanese
 from slope_science.reasons import (
     MAX_DEPTH,
     MAX_REASONS,
@@ -24,6 +23,9 @@ from slope_science.reasons import (
     encode_reason,
     reason_from_json,
     reason_to_json,
+    render,
+    render_english,
+    render_japanese,
 )
 
 C = ReasonCode

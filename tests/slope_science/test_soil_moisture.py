@@ -12,7 +12,7 @@ from slope_science.evidence.soil_and_water_level import (
     judge_pore_pressure,
     summarize_wetness,
 )
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 WET = SoilWetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
 HIGH = SoilWetness("n1 pore", 41.0, 3.0, 97.0, 30.0)

@@ -16,7 +16,7 @@ from backend_spark.i18n import (
     render_japanese,
 )
 from slope_science.findings import Cause, observed_causes
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 MAX_LISTED: Final = 10
 """Events that a text lists; more slopes are counted."""

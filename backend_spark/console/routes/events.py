@@ -33,7 +33,7 @@ from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import HANDOVER_WORDS, reasons_of, render_both, render_japanese
 from service_runtime.errors import FieldError, shortened
 from slope_science import JST
-from slope_science.reason_text import render_english
+from slope_science.reasons import render_english
 
 MAX_NOTE_LENGTH: Final = 2000
 MAX_NUMBER: Final = 2**63 - 1

@@ -26,8 +26,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SPARK_TABLES
 from slope_science.criteria import Criteria
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, reason_to_json
+from slope_science.reasons import Reason, reason_to_json, render_english
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic

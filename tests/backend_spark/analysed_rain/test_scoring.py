@@ -31,7 +31,7 @@ from backend_spark.scoring.surrounding_rain import (
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english, render_japanese
+from slope_science.reasons import render_english, render_japanese
 
 MESH = 52354500
 AT_S = round(AT.timestamp())

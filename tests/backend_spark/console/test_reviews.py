@@ -23,8 +23,7 @@ from backend_spark.console.reviews import SPAN_GAP_S, find_spans
 from backend_spark.scoring.reviews import AppliedReviews, ReadingReview
 from backend_spark.tables.reader import DeltaTables
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason
+from slope_science.reasons import Reason, render_english
 
 OpenApp = Callable[..., httpx.Client]
 CELL = DOUBTFUL.cell.token

@@ -28,8 +28,7 @@ from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
 from backend_spark.exports.formats import MAX_READINGS, csv_value
 from backend_spark.tables.schemas import SILVER, TABLES, UTC_TIME
-from slope_science.reason_text import render_english
-from slope_science.reasons import reason_from_json
+from slope_science.reasons import reason_from_json, render_english
 
 NOON = datetime(2026, 7, 1, 3, 0, tzinfo=UTC)  # in Japan
 HIGH, LOW, SILENT = "355a9c44", "355a9c4c", "355a9c54"

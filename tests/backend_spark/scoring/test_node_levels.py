@@ -29,8 +29,7 @@ from slope_science.findings import Finding
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, encode_reason, reason_to_json
+from slope_science.reasons import Reason, encode_reason, reason_to_json, render_english
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic

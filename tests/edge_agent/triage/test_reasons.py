@@ -24,8 +24,13 @@ from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
 from slope_science.reason_compat import parse_why
-from slope_science.reason_text import render_english_list, render_japanese
-from slope_science.reasons import Reason, decode_reason, encode_reason
+from slope_science.reasons import (
+    Reason,
+    decode_reason,
+    encode_reason,
+    render_english_list,
+    render_japanese,
+)
 from spatial_mqtt.senml import Reading
 
 LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
