@@ -29,8 +29,8 @@ from typing import Final
 import click
 
 from experiments.bench.table import table
-from slope_science.creep import fukuzono_displacement_mm, fukuzono_speed_mm_per_h
 from slope_science.failure_time import FIT_SPAN_H, forecast_failure
+from slope_science.movement import fukuzono_displacement_mm, fukuzono_speed_mm_per_h
 
 FAILURE_H, FIRST_MM_PER_H = 48.0, 0.4167
 EXPONENTS: Final = (1.5, 1.6, 1.75, 1.9, 2.0, 2.1, 2.2)

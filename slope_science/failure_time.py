@@ -27,7 +27,7 @@ from itertools import combinations, pairwise
 from operator import mul
 from typing import Final
 
-from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocities, thin_out
+from slope_science.movement import VELOCITY_SPAN_H, Velocity, fit_velocities, thin_out
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from slope_science.statistics import dot, fit_line, student_t_quantile

@@ -1,14 +1,15 @@
-"""Tilt rate with its noise, its thermal part, and its largest single step.
+"""Movement of a slope: tilt rate, displacement speed with its creep, and single steps.
 
-Thermal part: an accelerometer's zero drifts by up to 0.15 mg/K (0.0086 deg/K), so a
-sunny morning resembles 0.01 deg/h. The regression uses changes from hour to hour, so
-that neither the mounting nor a steady creep enters it.
+Tilt rate: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at 0.01 deg/h,
+warning at 0.1 deg/h.
+
+Speed: management values of ground extensometers: 道路土工 切土工・斜面安定工指針
+(2009) and 現場に役立つ地すべり工学; tertiary creep: Fukuzono 1985, Voight 1988,
+d2x/dt2 = A (dx/dt)^alpha, so that v^(1-alpha) = A (alpha-1) (tf - t). The time of
+failure is in `slope_science.failure_time`. Tangent angle: Xu, Zeng, Qian et al. 2011.
 
 Single step: a kick against the pile shifts it once, and a line fitted through the
 step has a significant slope. Real creep keeps a slope without its largest step.
-
-Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
-0.01 deg/h, warning at 0.1 deg/h.
 """
 
 import math
@@ -16,7 +17,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from slope_science.statistics import dot
+from slope_science import ScienceError
+from slope_science.statistics import dot, fit_line, student_t_quantile
 
 MIN_POINTS = 4
 FALSE_SHARE = 1e-3
@@ -196,67 +198,127 @@ def _fit(
     return slope, [v - slope * t for t, v in zip(apart_h, apart, strict=True)]
 
 
-LEARNING_TIME_H = 14 * 24.0
-"""Time constant of the exponential weights."""
+ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG = 80.0, 85.0
+"""Tangent angles from which tertiary creep is in its middle and in its last stage."""
 
-MIN_LEARNING_H = 72.0
-MIN_TEMPERATURE_K2 = 30.0
-"""Minimum sum of squared temperature changes; buried sensors never reach it."""
-
-MAX_DEG_PER_K = 0.02
-"""No accelerometer drifts more; a larger slope has another cause."""
-
-MAX_STEP_DEG = 0.05
-"""A larger change in an hour is movement and is not used for learning."""
+MIN_READINGS = 4
+VELOCITY_SPAN_H = 3.0
+VELOCITY_SPACING_H = 1.0
 
 
 @dataclass(frozen=True)
-class ThermalRegression:
-    """Regression through zero of tilt changes on temperature changes.
+class Velocity:
+    """Displacement speed with its standard error.
 
     Attributes:
-        hours: Weighted number of changes.
-        tt_k2: Sum of squared changes of temperature.
-        tx_k_deg: Sum of products of the changes of temperature and x.
-        ty_k_deg: The same for y.
+        at_h: Mean time of the fitted readings, where the bias is smallest.
+        mm_per_h: Positive for a growing reading.
+        sigma_mm_per_h: Standard error.
+        points: Number of readings.
     """
 
-    hours: float = 0.0
-    tt_k2: float = 0.0
-    tx_k_deg: float = 0.0
-    ty_k_deg: float = 0.0
+    at_h: float
+    mm_per_h: float
+    sigma_mm_per_h: float
+    points: int
 
-    def updated(
-        self, change_k: float, x_deg: float, y_deg: float
-    ) -> "ThermalRegression":
-        """The regression with the changes of one more hour.
+    def exceeds(self, limit_mm_per_h: float) -> bool:
+        """Whether the absolute speed reaches a limit and exceeds its noise."""
+        speed = abs(self.mm_per_h)
+        sigmas = student_t_quantile(FALSE_SHARE, self.points - 2)
+        return speed >= limit_mm_per_h and speed > sigmas * self.sigma_mm_per_h
 
-        Args:
-            change_k: Change of the temperature.
-            x_deg: Change of x.
-            y_deg: Change of y.
-        """
-        changes = (change_k, x_deg, y_deg)
-        if (
-            not all(map(math.isfinite, changes))
-            or math.hypot(x_deg, y_deg) > MAX_STEP_DEG
-        ):
-            return self
-        kept = 1 - 1 / LEARNING_TIME_H
-        return ThermalRegression(
-            self.hours * kept + 1,
-            self.tt_k2 * kept + change_k * change_k,
-            self.tx_k_deg * kept + change_k * x_deg,
-            self.ty_k_deg * kept + change_k * y_deg,
-        )
 
-    @property
-    def deg_per_k(self) -> tuple[float, float] | None:
-        """Tilt of x and y per kelvin; None while the data do not suffice."""
-        if self.hours < MIN_LEARNING_H or self.tt_k2 < MIN_TEMPERATURE_K2:
-            return None
-        x, y = self.tx_k_deg / self.tt_k2, self.ty_k_deg / self.tt_k2
-        return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
+def fit_velocity(
+    times_h: Sequence[float], moved_mm: Sequence[float]
+) -> Velocity | None:
+    """Fit a speed; None with fewer than `MIN_READINGS` or no spread in time."""
+    if len(times_h) < MIN_READINGS:
+        return None
+    line = fit_line(times_h, moved_mm)
+    if line is None:
+        return None
+    return Velocity(line.mean_time, line.slope, line.sigma_slope, line.points)
+
+
+def fit_velocities(
+    times_h: Sequence[float], moved_mm: Sequence[float]
+) -> list[Velocity]:
+    """Speed at each reading with a span of `VELOCITY_SPAN_H` before it.
+
+    Args:
+        times_h: Times of the readings, ascending.
+        moved_mm: Displacements at these times.
+    """
+    found, span_h = [], VELOCITY_SPAN_H
+    for end, end_h in enumerate(times_h):
+        begin = next(i for i, t in enumerate(times_h) if t >= end_h - span_h * 1.001)
+        if end_h - times_h[begin] >= span_h * 0.75:
+            fitted = fit_velocity(times_h[begin : end + 1], moved_mm[begin : end + 1])
+            found += [fitted] if fitted else []
+    return found
+
+
+def tangent_angle_deg(mm_per_h: float, steady_mm_per_h: float) -> float:
+    """Tangent angle of the curve of displacement, both axes in units of time.
+
+    45 degrees in secondary creep, where the speed is steady; 90 at failure.
+
+    Args:
+        mm_per_h: Speed; a slope that moves back has a negative angle.
+        steady_mm_per_h: Speed of the secondary creep, more than 0.
+
+    Raises:
+        ScienceError: The steady speed is not positive.
+
+    Source:
+        Xu et al. 2011, improved tangential angle: arctan of v over the steady speed.
+    """
+    if steady_mm_per_h <= 0:
+        raise ScienceError("steady_mm_per_h", "more than 0", steady_mm_per_h)
+    return math.degrees(math.atan(mm_per_h / steady_mm_per_h))
+
+
+def thin_out(speeds: Sequence[Velocity]) -> list[Velocity]:
+    """Thin out speeds to a spacing of `VELOCITY_SPACING_H`, starting from the last one.
+
+    Speeds from nearly the same readings always lie on a line and would pass the R2
+    gate.
+
+    Args:
+        speeds: Ascending in time.
+    """
+    kept: list[Velocity] = []
+    for speed in reversed(speeds):
+        if not kept or kept[-1].at_h - speed.at_h >= VELOCITY_SPACING_H * 0.95:
+            kept.append(speed)
+    return kept[::-1]
+
+
+def fukuzono_speed_mm_per_h(
+    left_h: float, a_per_mm: float, exponent: float = 2.0
+) -> float:
+    """Speed of tertiary creep at a time before the failure.
+
+    Args:
+        left_h: Time to the failure.
+        a_per_mm: A, per mm with alpha = 2; in general mm^(1-alpha) h^(alpha-2).
+        exponent: Alpha, more than 1.
+    """
+    if left_h <= 0:
+        raise ScienceError("left_h", "more than 0", left_h)
+    return math.pow(a_per_mm * (exponent - 1) * left_h, -1 / (exponent - 1))
+
+
+def fukuzono_displacement_mm(
+    t_h: float, failure_h: float, a_per_mm: float, exponent: float = 2.0
+) -> float:
+    """Displacement since time 0 of a tertiary creep with a given failure time."""
+    if not t_h < failure_h:
+        raise ScienceError("t_h", f"less than failure_h ({failure_h:g})", t_h)
+    passed, rest = math.log(failure_h / (failure_h - t_h)), 1 - 1 / (exponent - 1)
+    start = fukuzono_speed_mm_per_h(failure_h, a_per_mm, exponent) * failure_h
+    return start * (passed if rest == 0 else -math.expm1(-rest * passed) / rest)
 
 
 STEP_INTERVALS = 2

@@ -7,7 +7,7 @@ from console_tables import MICRO, STEP_S, Slope, storm
 from console_workspace import NOW_S
 
 from backend_spark.scoring.observation import Observation
-from slope_science.creep import fukuzono_displacement_mm
+from slope_science.movement import fukuzono_displacement_mm
 
 CREEP: Final = Slope("creep-1", 33.70, 133.60, storm(30, 18))
 

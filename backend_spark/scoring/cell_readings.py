@@ -45,10 +45,6 @@ from backend_spark.scoring.saved_states import (
     MIN_STATE_AGE_S,
     ScoringState,
 )
-from slope_science.creep import (
-    Velocity,
-    fit_velocity,
-)
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.failure_time import (
     FIT_SPAN_H,
@@ -56,6 +52,7 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import Finding
+from slope_science.movement import Velocity, fit_velocity
 from slope_science.quality import NEIGHBOUR_S, Flag, Verdict, worst_verdict
 from slope_science.rain_and_soil_water import (
     ANTECEDENT_DAYS,

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from slope_science.creep import MIN_READINGS, VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
     Detection,
     EvidenceKind,
@@ -41,8 +40,12 @@ from slope_science.failure_time import (
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import (
+    MIN_READINGS,
     STEP_SIGMAS,
+    VELOCITY_SPAN_H,
+    Velocity,
     find_steps,
+    fit_velocity,
     has_reversal,
     step_times,
     uneven_sigma,

@@ -1,9 +1,10 @@
 """Thermal part of a tilt sensor, and its daily range where that part is unknown.
 
-With a temperature the part that follows it is learnt and removed. Without one a sunny
-morning resembles slow creep. Then a slow rate counts only outside the range of the
-sensor's last days, which creep leaves and warming does not. Until a whole day is known
-the range is the largest one that warming causes.
+With a temperature the part that follows it is learnt and removed. The regression uses
+changes from hour to hour, so that neither the mounting nor a steady creep enters it.
+Without one a sunny morning resembles slow creep. Then a slow rate counts only outside
+the range of the sensor's last days, which creep leaves and warming does not. Until a
+whole day is known the range is the largest one that warming causes.
 
 Source: zero drift of up to 0.15 mg/K (0.0086 deg/K) of good MEMS accelerometers, and at
 most 0.02 deg/K; a daily range of up to 17 K of the housing. The range test is our
@@ -13,14 +14,10 @@ proposal.
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from slope_science.evidence.detections import Detection, RuleContext
 from slope_science.evidence.samples import Json, MinuteBin, SensorSample, finite_number
-from slope_science.movement import (
-    MIN_LEARNING_H,
-    MIN_TEMPERATURE_K2,
-    ThermalRegression,
-)
 from slope_science.reasons import Reason
 
 _X, _Y, _TEMP = 0, 1, 3
@@ -28,6 +25,69 @@ _HOUR_S = 3600.0
 _BLOCK_S = 6 * _HOUR_S
 _BLOCKS = 30  # 7 days, and the two that do not count yet
 _DAY_S = 24 * _HOUR_S
+
+LEARNING_TIME_H = 14 * 24.0
+"""Time constant of the exponential weights."""
+
+MIN_LEARNING_H = 72.0
+MIN_TEMPERATURE_K2 = 30.0
+"""Minimum sum of squared temperature changes; buried sensors never reach it."""
+
+MAX_DEG_PER_K = 0.02
+"""No accelerometer drifts more; a larger slope has another cause."""
+
+MAX_STEP_DEG = 0.05
+"""A larger change in an hour is movement and is not used for learning."""
+
+
+@dataclass(frozen=True)
+class ThermalRegression:
+    """Regression through zero of tilt changes on temperature changes.
+
+    Attributes:
+        hours: Weighted number of changes.
+        tt_k2: Sum of squared changes of temperature.
+        tx_k_deg: Sum of products of the changes of temperature and x.
+        ty_k_deg: The same for y.
+    """
+
+    hours: float = 0.0
+    tt_k2: float = 0.0
+    tx_k_deg: float = 0.0
+    ty_k_deg: float = 0.0
+
+    def updated(
+        self, change_k: float, x_deg: float, y_deg: float
+    ) -> "ThermalRegression":
+        """The regression with the changes of one more hour.
+
+        Args:
+            change_k: Change of the temperature.
+            x_deg: Change of x.
+            y_deg: Change of y.
+        """
+        changes = (change_k, x_deg, y_deg)
+        if (
+            not all(map(math.isfinite, changes))
+            or math.hypot(x_deg, y_deg) > MAX_STEP_DEG
+        ):
+            return self
+        kept = 1 - 1 / LEARNING_TIME_H
+        return ThermalRegression(
+            self.hours * kept + 1,
+            self.tt_k2 * kept + change_k * change_k,
+            self.tx_k_deg * kept + change_k * x_deg,
+            self.ty_k_deg * kept + change_k * y_deg,
+        )
+
+    @property
+    def deg_per_k(self) -> tuple[float, float] | None:
+        """Tilt of x and y per kelvin; None while the data do not suffice."""
+        if self.hours < MIN_LEARNING_H or self.tt_k2 < MIN_TEMPERATURE_K2:
+            return None
+        x, y = self.tx_k_deg / self.tt_k2, self.ty_k_deg / self.tt_k2
+        return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
+
 
 WARMTH_DEG_PER_H = 0.1
 """Maximum rate that daily warming causes; a higher one would mean 0.7 deg a day."""

@@ -23,7 +23,7 @@ from java_start import java_options
 from backend_spark.__main__ import main
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SILVER
-from slope_science.creep import fukuzono_displacement_mm
+from slope_science.movement import fukuzono_displacement_mm
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 

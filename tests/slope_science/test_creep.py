@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slope_science import ScienceError
-from slope_science.creep import (
+from slope_science.movement import (
     fit_velocities,
     fit_velocity,
     fukuzono_displacement_mm,

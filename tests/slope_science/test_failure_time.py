@@ -21,12 +21,12 @@ from experiments.failure_time import (
     sample,
     tertiary_creep,
 )
-from slope_science.creep import fukuzono_displacement_mm
 from slope_science.failure_time import (
     FailureForecast,
     best_bounded_fit,
     forecast_failure,
 )
+from slope_science.movement import fukuzono_displacement_mm
 
 A_PER_MM = 0.05
 CREEP = FailureForecast(

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from slope_science.movement import ThermalRegression
+from slope_science.evidence.thermal import ThermalRegression
 
 
 def regression_of(

@@ -42,13 +42,13 @@ from backend_spark.scoring.rain import (
 )
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError, shortened
-from slope_science.creep import (
+from slope_science.evidence.settings import LevelThresholds
+from slope_science.failure_time import MIN_SIGMAS
+from slope_science.movement import (
     ALERT_ANGLE_DEG,
     EMERGENCY_ANGLE_DEG,
     tangent_angle_deg,
 )
-from slope_science.evidence.settings import LevelThresholds
-from slope_science.failure_time import MIN_SIGMAS
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import (
     STEPS_PER_HOUR,

@@ -24,14 +24,14 @@ from triage_readings import (
 )
 
 from edge_agent.triage.engine import Triage
-from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import Criteria
+from slope_science.movement import fukuzono_displacement_mm
 from spatial_mqtt.senml import Reading
 
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
 STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5]
 FAILURE_H, A_PER_MM = 48.0, 0.05
-"""Voight's law with alpha 2, as in the tests of `slope_science.creep`."""
+"""Voight's law with alpha 2, as in the tests of `slope_science.movement`."""
 
 
 def storm(dry_h: int) -> Iterator[list[Reading]]:
