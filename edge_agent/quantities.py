@@ -1,5 +1,7 @@
 """Quantities: the names of what sensors measure, and their units, here and as sent.
 
+Triage groups readings by sensor into samples, in the units of its rules.
+
 A driver declares its quantity, or the installer gives one as `measures`; triage
 chooses its rules by it. A quantity that is not listed here is judged by limits only.
 
@@ -16,6 +18,8 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from service_runtime.errors import FieldError
+from slope_science.evidence.samples import TILT_AXES, SensorSample, is_finite_number
+from slope_science.quality import FLAG_LABEL, Flag
 from slope_science.reasons import Reason
 from spatial_mqtt.reading_quantities import QUANTITIES, UNJUDGED_PART, parse_quantity
 from spatial_mqtt.senml import Reading
@@ -131,6 +135,89 @@ def backend_quantity(name: str, unit: str | None) -> str | None:
     if name == RAIN and unit == _BACKEND_UNITS[RAIN]:
         return RAIN
     return _BY_BACKEND_UNIT.get(unit)
+
+
+_UNUSABLE = {Flag.FAIL, Flag.MISSING}
+
+
+class SensorDescription(Protocol):
+    """Properties of a sensor that triage uses."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sensor."""
+
+    @property
+    def quantity(self) -> str:
+        """Measured quantity."""
+
+    @property
+    def senml_unit(self) -> str | None:
+        """Unit of its readings."""
+
+
+def read_flag(reading: Reading) -> Flag:
+    """Quality flag of a reading at its source; good if it carries none."""
+    flag = reading.extra.get(FLAG_LABEL, Flag.GOOD)
+    is_known = isinstance(flag, int) and flag in set(Flag)
+    return Flag(flag) if is_known else Flag.SUSPECT
+
+
+def group_by_sensor(
+    readings: Iterable[Reading], sensors: Mapping[str, SensorDescription], at_s: float
+) -> dict[str, SensorSample]:
+    """Group readings by sensor; those of unknown sensors are left out.
+
+    Args:
+        readings: Readings of one instant, of any sensors.
+        sensors: The node's sensors by name.
+        at_s: Time of the readings, in triage's own time.
+    """
+    found: dict[str, SensorSample] = {}
+    for reading in readings:
+        name, _, part = reading.name.partition("/")
+        if name not in sensors:
+            continue
+        sample = found.setdefault(name, SensorSample(at_s))
+        if part:
+            _add_part(sample, part, reading)
+        else:
+            _add_main(sample, reading, sensors[name])
+    return found
+
+
+def _add_part(sample: SensorSample, part: str, reading: Reading) -> None:
+    flag = read_flag(reading)
+    if not is_finite_number(reading.value) or flag in _UNUSABLE:
+        return
+    sample.parts[part] = float(reading.value)  # type: ignore[arg-type]
+    if flag is Flag.SUSPECT and part in TILT_AXES:
+        sample.suspect_axes.add(part)
+        return
+    # contact closures too fast for rain came with this value
+    sample.is_suspect |= flag is Flag.SUSPECT or part == "refused"
+
+
+def _add_main(
+    sample: SensorSample, reading: Reading, sensor: SensorDescription
+) -> None:
+    flag = read_flag(reading)
+    sample.at_s += reading.time_s
+    sample.is_suspect |= flag is Flag.SUSPECT
+    quantity = judged_quantity(sensor.quantity)
+    factor = unit_factor(quantity, reading.unit) or 1.0
+    if is_finite_number(reading.sum):
+        sample.sum = reading.sum * factor  # type: ignore[operator]
+    if flag in _UNUSABLE:
+        sample.is_failed = True
+        sample.is_missing = flag is Flag.MISSING and reading.value is None
+    elif isinstance(reading.value, bool):
+        sample.value = reading.value
+    elif is_finite_number(reading.value):
+        sample.raw = float(reading.value)  # type: ignore[arg-type]
+        sample.value = sample.raw * factor
+    else:
+        sample.is_failed = reading.value is not None
 
 
 GAUGE: Final = "rain"

@@ -5,13 +5,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.clock import SET_CLOCK_STATE, Clock
+from edge_agent.clock import SET_CLOCK_STATE, Clock, Instant
 from edge_agent.quantities import SentReadings
 from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
 from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Health, Sensor
 from edge_agent.triage.engine import Triage, TriageResult
-from edge_agent.triage.samples import Instant
 from slope_science.findings import LOWEST
 from slope_science.reasons import encode_reason
 from spatial_mqtt.announcements import CriteriaNotice

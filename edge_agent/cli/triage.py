@@ -21,10 +21,11 @@ from edge_agent.cli._options import (
     print_error,
     read_settings,
 )
+from edge_agent.clock import Instant
+from edge_agent.quantities import read_flag
 from edge_agent.sensor_reader import PlausibleRange, QualityFlagger
 from edge_agent.sensors.base import SensorConfig
 from edge_agent.triage.engine import Triage, TriageResult
-from edge_agent.triage.samples import Instant, read_flag
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from slope_science.quality import Flag

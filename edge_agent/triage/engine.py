@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from edge_agent import quantities
+from edge_agent.clock import Instant, Timeline
+from edge_agent.quantities import SensorDescription, group_by_sensor
 from edge_agent.triage.limit_rule import (
     LIMIT_RULE,
     LimitRule,
@@ -23,12 +25,6 @@ from edge_agent.triage.limit_rule import (
     limit_id,
 )
 from edge_agent.triage.rain_rule import RainRule, is_rain
-from edge_agent.triage.samples import (
-    Instant,
-    SensorDescription,
-    Timeline,
-    group_by_sensor,
-)
 from edge_agent.triage.settings import TriageSection
 from service_runtime.decoding import convert
 from service_runtime.settings import build_settings

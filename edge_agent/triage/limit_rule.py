@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_agent import quantities
-from edge_agent.triage.samples import SensorDescription
+from edge_agent.quantities import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext

@@ -7,8 +7,8 @@ proposal.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edge_agent.quantities import SensorDescription
 from edge_agent.triage.limit_rule import LimitSettings, find_limit_problems
-from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
 from slope_science import ScienceError

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
 
+from edge_agent.clock import Instant
 from edge_agent.triage.engine import Triage, TriageResult
-from edge_agent.triage.samples import Instant
 from slope_science.criteria import Criteria
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triage_readings import START_S, WIRE, wire
 
+from edge_agent.clock import Instant, Timeline
 from edge_agent.triage.engine import Triage
-from edge_agent.triage.samples import Instant, Timeline
 
 CLOCKS = st.lists(
     st.tuples(st.floats(-100, 7200), st.floats(-1e9, 1e9), st.booleans()), max_size=20
