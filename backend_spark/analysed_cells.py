@@ -47,8 +47,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import UTC_TIME
 from backend_spark.tables.store import Folder, open_table
 from service_runtime.errors import FieldError
-from slope_science.criteria import Criteria
-from slope_science.findings import LOWEST, Finding
+from slope_science.levels import LOWEST, Criteria, Finding
 from slope_science.official_rain import AnalysedState, judge_analysis
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_to_json, render_english

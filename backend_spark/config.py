@@ -24,8 +24,8 @@ from service_runtime.settings import (
     read_settings_table,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
-from slope_science.criteria import LOOK_AHEAD_H
 from slope_science.evidence.settings import EvidenceSettings
+from slope_science.levels import LOOK_AHEAD_H
 from spatial_mqtt.custody import check_offer_filters
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM

@@ -9,7 +9,7 @@ Source of the names of levels: in use from 2026-05-29.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from slope_science.findings import LOWEST, Cause
+from slope_science.levels import LOWEST, Cause
 from slope_science.reason_compat import parse_or_text, parse_why
 from slope_science.reasons import Reason, ReasonError, reason_from_json, render_english
 from slope_science.reasons import render_japanese as japanese_of

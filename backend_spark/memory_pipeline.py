@@ -51,7 +51,7 @@ from backend_spark.tables.schemas import (
     PARSED,
     REVISIONS,
 )
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from slope_science.quality import Flag
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell

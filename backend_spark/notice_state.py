@@ -29,7 +29,7 @@ from backend_spark.tables.reader import DeltaTables
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError
 from service_runtime.files import read_json_or, write_atomic, write_best_effort
-from slope_science.findings import LOWEST, iter_chain
+from slope_science.levels import LOWEST, iter_chain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, find_restrictions, level_reasons
 from spatial_mqtt.announcements import MAX_DRILL_S, Drill, Notice

@@ -25,8 +25,8 @@ from backend_spark.scoring.cell_readings import ExtensometerSeries
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import open_tables
 from slope_science import JST
-from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.failure_time import FIT_SPAN_H, FailureForecast
+from slope_science.levels import JUDGED_LEVELS, Criteria
 from slope_science.movement import MIN_READINGS, Velocity, fit_velocities, thin_out
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, SoilWater

@@ -48,7 +48,7 @@ from backend_spark.tables.schemas import (
     cast_to_schema,
 )
 from backend_spark.tables.store import Folder, open_files, open_table
-from slope_science.findings import WARNING
+from slope_science.levels import WARNING
 
 LAYOUT: Final = 1
 """Version of the view and of ``sync_state``."""

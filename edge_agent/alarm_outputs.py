@@ -19,7 +19,7 @@ from edge_agent.sensors.base import SensorConfig, check_sensor_name, pin_error_t
 from edge_agent.sensors.registry import find_user
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 
 log = logging.getLogger(__name__)
 

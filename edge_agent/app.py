@@ -77,7 +77,7 @@ from service_runtime.errors import FieldError, YamamoriError
 from service_runtime.lifecycle import SystemdSupervisor
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.client import fetch_retained
 from spatial_mqtt.connection import Connection

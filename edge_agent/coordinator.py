@@ -29,7 +29,7 @@ from edge_agent.uplink.gateway_selection import GatewaySelector
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from spatial_mqtt.senml import Reading
 
 log = logging.getLogger(__name__)

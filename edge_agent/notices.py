@@ -24,7 +24,7 @@ from msgspec import structs
 from edge_agent.clock import Clock
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
-from slope_science.findings import ADVISORY, LOWEST, WARNING
+from slope_science.levels import ADVISORY, LOWEST, WARNING
 from spatial_mqtt.announcements import (
     CriteriaNotice,
     Drill,

@@ -11,7 +11,7 @@ from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFull
 from edge_agent.sensor_reader import SensorReader, health_name
 from edge_agent.sensors.base import Health, Sensor
 from edge_agent.triage.engine import Triage, TriageResult
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from slope_science.reasons import encode_reason
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell

@@ -16,7 +16,7 @@ from edge_agent.safe_mode import format_safe_mode
 from edge_agent.triage.engine import TriageResult
 from edge_agent.uplink.settings import UplinkState, format_link
 from service_runtime.tls import Endpoint
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, render_english
 from spatial_mqtt import senml

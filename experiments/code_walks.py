@@ -56,7 +56,7 @@ from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt import codec
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection

@@ -10,7 +10,7 @@ A forecast counts from its arrival here, not from its issue, so that scoring the
 moment again uses the same forecast. A stale one is not used.
 
 Source:
-    Criteria and levels as in `findings.judge_rain`; levels 4 to 2 look two hours ahead
+    Criteria and levels as in `levels.judge_rain`; levels 4 to 2 look two hours ahead
     (Saitama, Ishikawa, Iwate). The factors and the maximum age are our proposals:
     inches read as mm differ by 25.4, a wrong depth of a tip by 2.5 to 10.
 """
@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slope_science.criteria import Criteria
-from slope_science.findings import Finding, judge_rain
+from slope_science.levels import Criteria, Finding, judge_rain
 from slope_science.quality import GOOD, NOT_EVALUATED, Flag, Verdict
 from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
 from slope_science.reason_codes import ReasonCode

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slope_science import ScienceError
-from slope_science.criteria import NOT_JUDGED_MM, Criteria
-from slope_science.findings import (
+from slope_science.levels import (
     DANGER,
     LOWEST,
+    NOT_JUDGED_MM,
+    Criteria,
     Finding,
     compute_rain_level,
     judge_rain,

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from slope_science.findings import EMERGENCY, LOWEST
+from slope_science.levels import EMERGENCY, LOWEST
 
 SCORES = ("pod", "far", "pofd", "tss", "csi", "hss")
 """Names of the scores of `Contingency`, in the order of reports."""

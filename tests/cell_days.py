@@ -19,7 +19,7 @@ from backend_spark.scoring.saved_states import (
     last_valid_state_s,
 )
 from backend_spark.scoring.score import score_cell
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 DAY_S = 86_400
 T0 = 1_750_032_000  # a midnight in UTC

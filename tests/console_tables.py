@@ -14,7 +14,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.schemas import LEVELS, SENSORS, SILVER, SPARK_TABLES
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
 

@@ -10,7 +10,7 @@ from backend_spark.scoring.cell_readings import CellReadings, first_changed_s
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import CellPass, CellScores, LevelRow, level_rows
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 
 def score_levels(

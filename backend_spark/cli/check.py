@@ -38,7 +38,7 @@ from service_runtime.machine_check import (
 from service_runtime.metrics import parse_listen_address
 from service_runtime.settings import Problem
 from service_runtime.tls import Endpoint
-from slope_science.criteria import (
+from slope_science.levels import (
     DEFAULT_CRITERIA,
     JUDGED_LEVELS,
     LINE_LEVEL,

@@ -38,7 +38,7 @@ from backend_spark.rain_table import read_rain_text
 from service_runtime.cli import SETTINGS_FILE
 from service_runtime.errors import FieldError
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.reading_table import read_table
 
 DAY = click.DateTime(["%Y-%m-%d"])

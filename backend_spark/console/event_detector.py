@@ -27,7 +27,7 @@ from backend_spark.i18n import message_reasons
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from backend_spark.tables.store import Folder
-from slope_science.findings import EMERGENCY, WARNING
+from slope_science.levels import EMERGENCY, WARNING
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_to_json, render_english
 

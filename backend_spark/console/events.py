@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
 from backend_spark.i18n import reasons_of
-from slope_science.findings import DANGER, WARNING, Cause, observed_causes
+from slope_science.levels import DANGER, WARNING, Cause, observed_causes
 from slope_science.reasons import Reason
 
 CLEAR_S: Final = 3600

@@ -26,13 +26,13 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
-from slope_science.criteria import Criteria
-from slope_science.findings import (
+from slope_science.levels import (
     ADVISORY,
     EMERGENCY,
     LOWEST,
     WARNING,
     Cause,
+    Criteria,
     find_causes,
 )
 from slope_science.rain_and_soil_water import SoilWater

@@ -37,8 +37,13 @@ from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER, UTC_TIME
 from backend_spark.tables.store import Folder, is_table, open_files, open_table
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
-from slope_science.findings import ADVISORY, EMERGENCY, WARNING
+from slope_science.levels import (
+    ADVISORY,
+    DEFAULT_CRITERIA,
+    EMERGENCY,
+    WARNING,
+    Criteria,
+)
 from spatial_mqtt.cells import Cell
 
 log = logging.getLogger(__name__)

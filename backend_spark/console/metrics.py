@@ -12,7 +12,7 @@ from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, PresentLevel
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
 from service_runtime.watchdog import LoopWatchdog
-from slope_science.findings import EMERGENCY, LOWEST, WARNING
+from slope_science.levels import EMERGENCY, LOWEST, WARNING
 
 CELL_LABELS: Final = (
     *(

@@ -34,8 +34,8 @@ from backend_spark.notice_state import (
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import LevelThresholds
+from slope_science.levels import Criteria
 from spatial_mqtt import senml
 from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell

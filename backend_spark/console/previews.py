@@ -29,7 +29,7 @@ from backend_spark.scoring.surrounding_rain import CellDistances, find_nearby_ce
 from backend_spark.tables.delta_writer import read_cell_states
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
 from backend_spark.tables.store import Folder, is_table
-from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST
+from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST
 
 PREVIEW_DAYS: Final = 30
 MAX_STORMS: Final = 5

@@ -22,7 +22,7 @@ from backend_spark.i18n import (
     render_both,
 )
 from slope_science import JST
-from slope_science.findings import ADVISORY, EMERGENCY, LOWEST, Cause
+from slope_science.levels import ADVISORY, EMERGENCY, LOWEST, Cause
 
 MAX_CELLS: Final = 7
 MAX_DISTRICTS: Final = 8

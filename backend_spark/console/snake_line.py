@@ -9,8 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slope_science.criteria import LOOK_AHEAD_H, NOT_JUDGED_MM, Criteria
-from slope_science.findings import ADVISORY, DANGER, EMERGENCY
+from slope_science.levels import (
+    ADVISORY,
+    DANGER,
+    EMERGENCY,
+    LOOK_AHEAD_H,
+    NOT_JUDGED_MM,
+    Criteria,
+)
 from slope_science.rain_and_soil_water import (
     STEPS_PER_HOUR,
     SnakePoint,

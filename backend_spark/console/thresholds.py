@@ -33,9 +33,14 @@ from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTabl
 from service_runtime.decoding import convert
 from service_runtime.files import put_in_place, write_beside_if_new
 from slope_science import JST
-from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
 from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
-from slope_science.findings import EMERGENCY, LOWEST
+from slope_science.levels import (
+    EMERGENCY,
+    FULL_PERCENT,
+    JUDGED_LEVELS,
+    LOWEST,
+    Criteria,
+)
 from slope_science.rain_and_soil_water import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, render_english

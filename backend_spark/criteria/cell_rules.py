@@ -28,12 +28,12 @@ from backend_spark.scoring.rules import ALONE_LEVEL, CellRules
 from backend_spark.tables.store import tables_folder
 from service_runtime.files import read_json_or, write_best_effort
 from slope_science import ScienceError
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import (
     DEFAULT_EVIDENCE,
     EvidenceSettings,
     with_tilt_rates,
 )
+from slope_science.levels import Criteria
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from xml.etree import ElementTree as ET
 from backend_spark.errors import RainTableError, TelegramError
 from service_runtime.errors import FieldError
 from slope_science import JST
-from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.quality import Flag
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from typing import Final
 
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
-from slope_science.criteria import (
+from slope_science.levels import (
     ADVISORY_LEVEL,
     LINE_LEVEL,
     MAX_LINE_POINTS,

@@ -26,7 +26,7 @@ from backend_spark.criteria.published import (
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science import ScienceError
-from slope_science.criteria import (
+from slope_science.levels import (
     ADVISORY_LEVEL,
     FULL_PERCENT,
     LINE_LEVEL,

@@ -15,7 +15,7 @@ from backend_spark.evaluation.skill import (
     LevelSkill,
     PredictorSkill,
 )
-from slope_science.findings import LOWEST
+from slope_science.levels import LOWEST
 from slope_science.skill import EVENT_CLASSES, SCORES, LeadTime, Slide
 
 _FEW_EVENTS = 20

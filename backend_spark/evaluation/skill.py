@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend_spark.evaluation.inputs import HOUR, EvaluationRain, LandslideTable
-from slope_science.criteria import Criteria
-from slope_science.findings import EMERGENCY, LOWEST, compute_rain_level
+from slope_science.levels import EMERGENCY, LOWEST, Criteria, compute_rain_level
 from slope_science.rain_and_soil_water import (
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,

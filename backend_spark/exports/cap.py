@@ -19,7 +19,7 @@ from backend_spark.exports.cell_states import CellState, cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
 from backend_spark.scoring.holds import JUDGED, UNKNOWN
 from slope_science import JST
-from slope_science.findings import WARNING, Cause
+from slope_science.levels import WARNING, Cause
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import find_restrictions, level_reasons
 

@@ -33,7 +33,7 @@ from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from service_runtime.files import write_atomic
-from slope_science.findings import LOWEST, Cause, find_causes
+from slope_science.levels import LOWEST, Cause, find_causes
 from spatial_mqtt.cells import Cell
 
 VALIDITY: Final = timedelta(seconds=GRACE_S)

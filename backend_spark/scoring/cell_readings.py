@@ -51,7 +51,7 @@ from slope_science.failure_time import (
     FailureForecast,
     forecast_failure,
 )
-from slope_science.findings import Finding
+from slope_science.levels import Finding
 from slope_science.movement import Velocity, fit_velocity
 from slope_science.quality import NEIGHBOUR_S, Flag, Verdict, worst_verdict
 from slope_science.rain_and_soil_water import (

@@ -41,7 +41,7 @@ from slope_science.evidence.soil_and_water_level import (
 )
 from slope_science.evidence.tilt import TiltRule
 from slope_science.failure_time import FailureForecast
-from slope_science.findings import Finding
+from slope_science.levels import Finding
 from slope_science.movement import TiltRate
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode

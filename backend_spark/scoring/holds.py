@@ -23,7 +23,7 @@ from typing import Any, Final
 from backend_spark.scoring.evidence import is_evidence, is_undoubted
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
-from slope_science.findings import LOWEST, WARNING, Finding, noticed
+from slope_science.levels import LOWEST, WARNING, Finding, noticed
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_from_json, reason_to_json
 

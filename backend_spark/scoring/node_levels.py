@@ -19,9 +19,15 @@ from typing import Final
 
 from backend_spark.scoring.evidence import JUDGED_BY_RULES
 from backend_spark.scoring.observation import STEP_S, Observation
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
-from slope_science.findings import CRITERIA_LEVELS, LOWEST, WARNING, Finding, iter_chain
+from slope_science.levels import (
+    CRITERIA_LEVELS,
+    LOWEST,
+    WARNING,
+    Criteria,
+    Finding,
+    iter_chain,
+)
 from slope_science.quality import Flag
 from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
 from slope_science.reasons import Reason

@@ -26,10 +26,11 @@ from backend_spark.scoring.surrounding_rain import (
     find_analysed,
     substitute_analysed,
 )
-from slope_science.criteria import LINE_LEVEL, Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
-from slope_science.findings import (
+from slope_science.levels import (
+    LINE_LEVEL,
     LOWEST,
+    Criteria,
     Finding,
     Judgement,
     combine_findings,

@@ -46,7 +46,7 @@ from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S, flag_single
 from backend_spark.scoring.rain import MAX_CATCH_UP_S, NO_RAIN_PAST, RainPast
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.evidence.soil_and_water_level import SUCTION_H
-from slope_science.findings import WARNING
+from slope_science.levels import WARNING
 from slope_science.quality import CLOCK_LAG_S, NEIGHBOUR_S, Flag
 from slope_science.rain_quality import (
     FIRST_REPORT_S,

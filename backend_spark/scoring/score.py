@@ -66,7 +66,7 @@ from backend_spark.scoring.surrounding_rain import (
 )
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.evidence.soil_and_water_level import RAIN_H
-from slope_science.findings import LOWEST, WARNING, Finding, combine_findings, noticed
+from slope_science.levels import LOWEST, WARNING, Finding, combine_findings, noticed
 from slope_science.rain_quality import RainRecord
 from slope_science.reasons import Reason, render_english
 

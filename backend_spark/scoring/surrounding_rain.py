@@ -37,8 +37,7 @@ from backend_spark.scoring.rain import (
     report_depth_mm,
 )
 from backend_spark.scoring.reviews import reviewed_verdict
-from slope_science.criteria import Criteria
-from slope_science.findings import Finding
+from slope_science.levels import Criteria, Finding
 from slope_science.official_rain import (
     LEAST_MM,
     AnalysedRain,

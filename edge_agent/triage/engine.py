@@ -29,16 +29,19 @@ from edge_agent.triage.settings import TriageSection
 from service_runtime.decoding import convert
 from service_runtime.settings import build_settings
 from slope_science import ScienceError
-from slope_science.criteria import (
-    DEFAULT_CRITERIA,
-    NO_LINE,
-    NOT_JUDGED_MM,
-    Criteria,
-)
 from slope_science.evidence.detections import RuleContext, SensorRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import Json
-from slope_science.findings import LOWEST, Finding, combine_findings, noticed
+from slope_science.levels import (
+    DEFAULT_CRITERIA,
+    LOWEST,
+    NO_LINE,
+    NOT_JUDGED_MM,
+    Criteria,
+    Finding,
+    combine_findings,
+    noticed,
+)
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
 from slope_science.reasons import (
@@ -390,7 +393,7 @@ class TriageResult:
     Attributes:
         priority: Priority of their message.
         why: Reasons in English, highest level first; None at level 1.
-        level: 1 to 5, as in `slope_science.findings`.
+        level: 1 to 5, as in `slope_science.levels`.
         reasons: The reasons in `why` as codes.
         alarm_level: Level for alarm outputs: movement that only one sensor shows, and
             the rain of one gauge, are limited by ``alone_notice_level``.

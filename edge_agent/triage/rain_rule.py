@@ -22,7 +22,7 @@ from slope_science.evidence.samples import (
     non_negative_number,
     optional_time,
 )
-from slope_science.findings import LOWEST, Finding, judge_rain
+from slope_science.levels import LOWEST, Finding, judge_rain
 from slope_science.quality import restarted_depth_mm
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.rain_quality import (

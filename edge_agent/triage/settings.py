@@ -12,7 +12,15 @@ from edge_agent.triage.limit_rule import LimitSettings, find_limit_problems
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
 from slope_science import ScienceError
-from slope_science.criteria import (
+from slope_science.evidence.settings import (
+    EvidenceRules,
+    EvidenceSettings,
+    alone_level_key,
+    clear_share_key,
+    hold_key,
+    used_key,
+)
+from slope_science.levels import (
     ADVISORY_LEVEL,
     DEFAULT_CRITERIA,
     JUDGED_LEVELS,
@@ -22,14 +30,6 @@ from slope_science.criteria import (
     SPECIAL_LEVEL,
     WARNING_LEVEL,
     Criteria,
-)
-from slope_science.evidence.settings import (
-    EvidenceRules,
-    EvidenceSettings,
-    alone_level_key,
-    clear_share_key,
-    hold_key,
-    used_key,
 )
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.evidence.samples import Json, SensorSample, finite_number
-from slope_science.findings import LOWEST, Finding
+from slope_science.levels import DEFAULT_CRITERIA, LOWEST, Criteria, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

@@ -38,7 +38,7 @@ from slope_science.failure_time import (
     FailureForecast,
     forecast_failure,
 )
-from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
+from slope_science.levels import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import (
     MIN_READINGS,
     STEP_SIGMAS,

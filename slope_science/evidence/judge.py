@@ -28,7 +28,7 @@ from slope_science.evidence.soil_and_water_level import (
 from slope_science.evidence.thermal import DailyRange
 from slope_science.evidence.tilt import TiltRule
 from slope_science.evidence.vibration_and_trip_wire import VibrationRule, WireRule
-from slope_science.findings import WARNING, Finding
+from slope_science.levels import WARNING, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
 from slope_science.reasons import Reason, decode_reason, encode_reason, render_english

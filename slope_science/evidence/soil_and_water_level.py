@@ -39,7 +39,7 @@ from slope_science.evidence.settings import (
     SaturationRuleSettings,
     WaterLevelRuleSettings,
 )
-from slope_science.findings import ADVISORY, LOWEST, Finding
+from slope_science.levels import ADVISORY, LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

@@ -39,7 +39,7 @@ from slope_science.evidence.thermal import (
     DailyRange,
     ThermalCompensation,
 )
-from slope_science.findings import ADVISORY, LOWEST
+from slope_science.levels import ADVISORY, LOWEST
 from slope_science.movement import (
     MIN_POINTS,
     STEP_SIGMAS,

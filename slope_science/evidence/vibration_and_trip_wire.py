@@ -28,7 +28,7 @@ from slope_science.evidence.samples import (
     optional_time,
 )
 from slope_science.evidence.settings import VibrationRuleSettings, WireRuleSettings
-from slope_science.findings import EMERGENCY, LOWEST
+from slope_science.levels import EMERGENCY, LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from slope_science.statistics import background_limit

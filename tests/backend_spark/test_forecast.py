@@ -32,7 +32,7 @@ from backend_spark.tables.schemas import FORECASTS
 from backend_spark.tables.store import Folder
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import acquire_lock
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.official_rain import NO_FORECAST, ForecastRain
 from slope_science.quality import Flag
 

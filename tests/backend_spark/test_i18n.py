@@ -11,13 +11,12 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.rules import CellRules, judge_step
 from backend_spark.scoring.score import score_cell
-from slope_science.criteria import Criteria
 from slope_science.evidence.soil_and_water_level import (
     SoilWetness,
     judge_moisture,
     judge_pore_pressure,
 )
-from slope_science.findings import judge_rain
+from slope_science.levels import Criteria, judge_rain
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text

@@ -29,7 +29,7 @@ from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import reason_from_json
 from spatial_mqtt.senml import Reading

@@ -33,7 +33,7 @@ from backend_spark.scoring.arrow import read_observations
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.reading_table import read_table
 
 SETTINGS = build_settings(BackendSettings, {"backend": {"data": "."}})

@@ -25,7 +25,7 @@ from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import SILVER, SPARK_TABLES
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 pytestmark = pytest.mark.spark

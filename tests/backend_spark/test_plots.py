@@ -22,7 +22,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
-from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria
+from slope_science.levels import NO_LINE, NOT_JUDGED_MM, Criteria
 from slope_science.movement import fukuzono_displacement_mm
 from slope_science.official_rain import ForecastRain
 

@@ -20,7 +20,7 @@ from backend_spark.streaming.session import RestartingQuery
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import ANALYSES, SPARK_TABLES
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
 from service_runtime.tls import Endpoint
-from slope_science.findings import iter_chain
+from slope_science.levels import iter_chain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason, decode_reasons

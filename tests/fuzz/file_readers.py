@@ -33,7 +33,7 @@ from gateway_daemon.overlay.messages import (
 )
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings, parse_toml
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.cells import Cell
 
 NOW_S = 1.79e9

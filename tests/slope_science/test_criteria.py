@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science import ScienceError
-from slope_science.criteria import (
-    DEFAULT_CRITERIA,
-    NO_LINE,
-    NOT_JUDGED_MM,
-    Criteria,
-)
+from slope_science.levels import DEFAULT_CRITERIA, NO_LINE, NOT_JUDGED_MM, Criteria
 
 # 60-minute rain (mm): ratio of critical line to warning criterion, median of Kinki
 MEDIAN = {

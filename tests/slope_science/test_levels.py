@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.criteria import Criteria
-from slope_science.findings import (
+from slope_science.levels import (
+    Criteria,
     Finding,
     Judgement,
     combine_findings,

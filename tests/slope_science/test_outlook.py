@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science import ScienceError
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.rain_and_soil_water import (
     SnakePoint,
     SoilWater,

@@ -9,7 +9,7 @@ from slope_science.evidence.detections import RuleContext, StatefulRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE
-from slope_science.findings import combine_findings, noticed
+from slope_science.levels import combine_findings, noticed
 from slope_science.movement import find_spikes
 
 EVERY_S = 600.0

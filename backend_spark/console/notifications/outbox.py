@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from backend_spark.console.databases import open_database
 from backend_spark.console.notifications.rules import Plan, Target
-from slope_science.findings import DANGER
+from slope_science.levels import DANGER
 
 RETRY_S: Final = (5.0, 300.0)
 """First and longest time between attempts; each is twice the one before."""

@@ -11,7 +11,7 @@ from typing import Final
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
 from slope_science import JST
-from slope_science.findings import DANGER
+from slope_science.levels import DANGER
 from spatial_mqtt.cells import Cell
 
 _CLOCK: Final = r"((?:[01]\d|2[0-3]):[0-5]\d)"

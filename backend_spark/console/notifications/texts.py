@@ -15,7 +15,7 @@ from backend_spark.i18n import (
     render_both,
     render_japanese,
 )
-from slope_science.findings import Cause, observed_causes
+from slope_science.levels import Cause, observed_causes
 from slope_science.reasons import render_english
 
 MAX_LISTED: Final = 10

@@ -31,7 +31,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
 from service_runtime.errors import shortened
 from slope_science import JST
-from slope_science.findings import ADVISORY, EMERGENCY
+from slope_science.levels import ADVISORY, EMERGENCY
 from slope_science.skill import (
     EVENT_CLASSES,
     SCORES,

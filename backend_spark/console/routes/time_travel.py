@@ -48,9 +48,8 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, cast_to_schema
 from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import shortened
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import LevelThresholds
-from slope_science.findings import ADVISORY, WARNING
+from slope_science.levels import ADVISORY, WARNING, Criteria
 
 MAX_FRAMES: Final = 1008
 """Seven days of steps; in a longer span a frame covers several steps."""

@@ -24,7 +24,7 @@ from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SPARK_TABLES
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_to_json, render_english
 from spatial_mqtt.announcements import Notice

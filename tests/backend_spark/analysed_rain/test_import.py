@@ -35,7 +35,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.files import acquire_lock
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.official_rain import AnalysedRain, AnalysedState
 
 AT_S = AT.timestamp()

@@ -28,7 +28,7 @@ from backend_spark.scoring.surrounding_rain import (
     NearbyRain,
     Span,
 )
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import render_english, render_japanese

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend_spark.i18n import RAIN_CRITERIA, level_meaning
-from slope_science.findings import Cause
+from slope_science.levels import Cause
 
 I18N = Path(__file__).parents[3] / "backend_spark/console/web/src/i18n.ts"
 NODE = str(Path(sys.executable).with_name("node"))

@@ -10,7 +10,7 @@ from console_workspace import NOW_S, SLOPES, Workspace, log_in
 from scored_levels import score_levels
 
 from backend_spark.console.routes.skill import SeasonLevels, read_season
-from slope_science.findings import EMERGENCY
+from slope_science.levels import EMERGENCY
 from slope_science.skill import Slide
 
 OpenApp = Callable[..., httpx.Client]

@@ -30,9 +30,14 @@ from backend_spark.criteria.cell_rules import AppliedChanges, make_cell_rules
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.reader import DeltaTables
-from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria, CriticalLine
 from slope_science.evidence.settings import with_tilt_rates
-from slope_science.findings import judge_rain
+from slope_science.levels import (
+    NO_LINE,
+    NOT_JUDGED_MM,
+    Criteria,
+    CriticalLine,
+    judge_rain,
+)
 from slope_science.rain_and_soil_water import SoilWater, assumed_levels
 
 OpenApp = Callable[..., httpx.Client]

@@ -10,8 +10,7 @@ from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, cell_at_mesh
 from backend_spark.i18n import render_japanese
-from slope_science.criteria import NOT_JUDGED_MM, Criteria
-from slope_science.findings import judge_rain
+from slope_science.levels import NOT_JUDGED_MM, Criteria, judge_rain
 from slope_science.reason_compat import parse_or_text
 from slope_science.reasons import render_english
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell

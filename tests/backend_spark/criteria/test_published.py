@@ -13,8 +13,7 @@ from backend_spark.criteria.tables import (
     read_criteria,
 )
 from backend_spark.errors import CriteriaTableError
-from slope_science.criteria import Criteria
-from slope_science.findings import compute_rain_level, judge_rain
+from slope_science.levels import Criteria, compute_rain_level, judge_rain
 from tests.backend_spark.criteria.published_tables import (
     CITY,
     DOSHA_HEAD,

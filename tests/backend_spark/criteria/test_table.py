@@ -19,8 +19,7 @@ from backend_spark.criteria.tables import (
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science import ScienceError
-from slope_science.criteria import NOT_JUDGED_MM, Criteria
-from slope_science.findings import compute_rain_level, judge_rain
+from slope_science.levels import NOT_JUDGED_MM, Criteria, compute_rain_level, judge_rain
 from slope_science.reasons import render_english
 from spatial_mqtt.cells import Cell
 from tests.backend_spark.criteria.published_tables import (

@@ -18,7 +18,7 @@ from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import TelegramError
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import score_cell
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 KOCHI, AKI = "3920100", "3920300"
 T0 = 1_780_000_200.0  # 2026-05-29 05:30 in Japan

@@ -11,8 +11,7 @@ from backend_spark.scoring.evidence import CellEvidence
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell
-from slope_science.criteria import Criteria
-from slope_science.findings import combine_findings
+from slope_science.levels import Criteria, combine_findings
 
 T0 = 1_700_006_400  # a full hour
 STEP = 600

@@ -16,7 +16,7 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from edge_agent.triage.engine import Triage
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.senml import Reading
 
 T0 = 1_750_032_000  # a midnight in UTC

@@ -14,7 +14,7 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from backend_spark.tables.schemas import LEVELS, SENSORS
-from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria
+from slope_science.levels import NO_LINE, NOT_JUDGED_MM, Criteria
 from slope_science.movement import fukuzono_displacement_mm
 from slope_science.official_rain import ForecastRain
 from slope_science.rain_and_soil_water import antecedent_index, effective_rain

@@ -18,7 +18,7 @@ from backend_spark.scoring.saved_states import (
 )
 from backend_spark.scoring.score import LevelRow, score_cell
 from backend_spark.scoring.surrounding_rain import GaugeReports, NearbyGauge, NearbyRain
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.official_rain import ForecastRain
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode

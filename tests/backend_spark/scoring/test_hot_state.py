@@ -40,7 +40,7 @@ from backend_spark.scoring.saved_states import (
 )
 from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
 from backend_spark.scoring.surrounding_rain import Span
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.official_rain import AnalysedRain, AnalysedState
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode

@@ -23,9 +23,8 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from backend_spark.tables.schemas import BRONZE, LOG
 from edge_agent.triage.engine import Triage
-from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE
-from slope_science.findings import Finding
+from slope_science.levels import Criteria, Finding
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why

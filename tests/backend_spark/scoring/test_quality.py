@@ -10,7 +10,7 @@ from backend_spark.scoring.observation import Observation, ReviewMark
 from backend_spark.scoring.quality import flag_single, flag_with_neighbours
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 T0 = 1_700_000_400
 CRITERIA = Criteria.assumed_from(150.0)

@@ -20,7 +20,7 @@ from backend_spark.scoring.surrounding_rain import (
     collect_nearby_rain,
     find_nearby_cells,
 )
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 T0 = 1_750_000_200

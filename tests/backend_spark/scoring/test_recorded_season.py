@@ -10,7 +10,7 @@ from measurements import seattle
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 T0 = 1_280_000_400  # a full hour
 HOURS = 24 * 40

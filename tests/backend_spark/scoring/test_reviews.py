@@ -22,7 +22,7 @@ from backend_spark.scoring.revisions import NewReadings, merge_news, revise_rows
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import CellScores, score_cell
 from backend_spark.tables.schemas import LEVEL_KEY, LEVELS, REVISIONS
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 
 T0 = 1_700_000_400
 RULES = CellRules(Criteria.assumed_from(100.0))

@@ -14,7 +14,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.saved_states import decode_head
 from backend_spark.scoring.score import LevelRow, score_cell
 from backend_spark.tables.reader import HISTORY_SCHEMA, ROW_LOCATION
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.official_rain import (
     ForecastInterval,
     ForecastIssue,

@@ -16,8 +16,7 @@ from edge_agent.sensors.generic_probe import PROBE_UNITS
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
-from slope_science.findings import Cause, find_causes, iter_chain
+from slope_science.levels import Cause, Criteria, find_causes, iter_chain
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import reason_from_json, reason_to_json

@@ -12,7 +12,7 @@ from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
 from edge_agent.simulator.digital_parts import ModbusSlave
 from edge_agent.triage.engine import Triage
 from service_runtime.errors import FieldError
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.senml import Reading
 
 PORT = "/dev/ttyUSB0"

@@ -8,8 +8,7 @@ from triage_readings import RAIN, START_S, rain
 from edge_agent.triage.engine import SnapshotError, Triage
 from edge_agent.triage.settings import CriteriaSection
 from service_runtime.errors import FieldError
-from slope_science.criteria import Criteria
-from slope_science.findings import judge_rain
+from slope_science.levels import Criteria, judge_rain
 from slope_science.rain_and_soil_water import SoilWater
 from spatial_mqtt.announcements import CriteriaNotice, Notice
 from spatial_mqtt.errors import NoticeError

@@ -21,7 +21,7 @@ from triage_readings import (
 )
 
 from edge_agent.triage.engine import SnapshotError, Triage, TriageResult
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.levels import DEFAULT_CRITERIA, Criteria
 from slope_science.rain_and_soil_water import SoilWater, soil_water_series
 from slope_science.reason_compat import parse_why
 from spatial_mqtt.senml import Reading

@@ -7,7 +7,7 @@ from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
 
 from edge_agent.clock import Instant
 from edge_agent.triage.engine import Triage, TriageResult
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading
 

@@ -15,7 +15,7 @@ from triage_readings import RAIN, Measured, rain
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.senml import Reading
 
 HOURLY = "nws_hourly_rain_2010_2011.csv"

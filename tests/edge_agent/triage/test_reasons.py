@@ -22,7 +22,7 @@ from triage_readings import (
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import (
     Reason,

@@ -26,7 +26,7 @@ from triage_readings import (
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.settings import TriageSection
 from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from spatial_mqtt.senml import Reading
 
 LOW = Criteria(60.0, 45.0, 110.0, assumed=False)

@@ -24,7 +24,7 @@ from triage_readings import (
 )
 
 from edge_agent.triage.engine import Triage
-from slope_science.criteria import Criteria
+from slope_science.levels import Criteria
 from slope_science.movement import fukuzono_displacement_mm
 from spatial_mqtt.senml import Reading
 
