@@ -44,12 +44,7 @@ from slope_science.levels import (
 )
 from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ASSUMPTIONS, ReasonCode
-from slope_science.reasons import (
-    Reason,
-    find_restrictions,
-    render_english,
-    render_english_list,
-)
+from slope_science.reasons import Reason, find_restrictions, render_english
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
@@ -486,7 +481,8 @@ class Triage:
             for note in watch.diagnostics():
                 notes.setdefault(watch.sensor, []).append(note)
         return {
-            sensor: render_english_list(reasons) for sensor, reasons in notes.items()
+            sensor: "; ".join(map(render_english, found))
+            for sensor, found in notes.items()
         }
 
     def soil_water_mm(self) -> dict[str, float]:
