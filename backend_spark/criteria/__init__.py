@@ -1,1 +1,1 @@
-"""Criteria from tables, and JMA's files of rain and warnings."""
+"""Criteria from tables, and levels from JMA's warning telegrams."""

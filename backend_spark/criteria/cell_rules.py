@@ -19,8 +19,8 @@ import msgspec
 from backend_spark.analysed_cells import cell_meshes
 from backend_spark.analysed_rain import AnalysisReader
 from backend_spark.config import BackendSettings, RainCriteriaSection
-from backend_spark.criteria.jma import telegrams_in
 from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria
+from backend_spark.criteria.telegrams import telegrams_in
 from backend_spark.errors import CriteriaTableError
 from backend_spark.forecast import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.criteria.telegrams import Telegram, find_official_level
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.observation import (
     STEP_S,

@@ -10,11 +10,11 @@ import msgspec
 from fuzz.reader import Reader, file, of_json, text
 
 from backend_spark.console import accounts
-from backend_spark.criteria.jma import read_amedas, split_hours
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.errors import CriteriaTableError, ForecastFileError, RainTableError
 from backend_spark.forecast import read_forecast
 from backend_spark.ingest.messages import PublisherAreaCheck
+from backend_spark.rain_table import read_amedas, split_hours
 from edge_agent.cli.run import parse_drafts
 from edge_agent.clock import SystemClock
 from edge_agent.triage.engine import decode_snapshot

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from fuzz.reader import Reader, of_cbor, of_json, text
 
 from backend_spark.config import BackendSettings
-from backend_spark.criteria.jma import parse_telegram
+from backend_spark.criteria.telegrams import parse_telegram
 from backend_spark.errors import RainTableError, TelegramError
 from backend_spark.evaluation.inputs import read_rain_series, read_slides
 from backend_spark.rain_table import RainText, soil_water_lines

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from fuzz.file_readers import ASSUMED, NOW_S, amedas
 
-from backend_spark import forecast
+from backend_spark import forecast, rain_table
 from backend_spark.console import accounts
-from backend_spark.criteria import jma, published, tables
+from backend_spark.criteria import published, tables
 
 
 @pytest.mark.parametrize(
     ("read", "max_bytes"),
     [
         (lambda path: tables.read_criteria(path, ASSUMED), published.MAX_BYTES),
-        (amedas, jma.MAX_STATIONS_BYTES),
+        (amedas, rain_table.MAX_STATIONS_BYTES),
         (lambda path: forecast.read_forecast(path, NOW_S), forecast.MAX_BYTES),
         (accounts.read_accounts, accounts.MAX_FILE_BYTES),
     ],

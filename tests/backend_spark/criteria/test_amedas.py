@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from backend_spark.cli import cli
-from backend_spark.criteria.jma import AmedasHour, read_amedas, split_hours
 from backend_spark.errors import RainTableError
+from backend_spark.rain_table import AmedasHour, read_amedas, split_hours
 from slope_science import JST
 from slope_science.quality import Flag
 from slope_science.rain_and_soil_water import soil_water_series

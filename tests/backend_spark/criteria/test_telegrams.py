@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from backend_spark.criteria.cell_rules import CellRuleProvider
-from backend_spark.criteria.jma import (
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
+from backend_spark.criteria.telegrams import (
     MAX_LEVEL_AGE_S,
     Telegram,
     find_official_level,
     parse_telegram,
 )
-from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import TelegramError
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import score_cell
@@ -159,7 +159,7 @@ def test_spark_tasks_of_a_process_parse_a_file_once(
         parsed.append(name)
         return parse_telegram(name, raw)
 
-    monkeypatch.setattr("backend_spark.criteria.jma.parse_telegram", parse)
+    monkeypatch.setattr("backend_spark.criteria.telegrams.parse_telegram", parse)
 
     def level() -> object:
         task = pickle.loads(pickle.dumps(provider))  # noqa: S301 - as Spark does
