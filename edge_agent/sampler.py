@@ -167,12 +167,13 @@ class Sampler:
         chosen = self._sensors if sensors is None else sensors
         moment = self._moment()
         readings = self._reader.read(chosen, moment.wall_s, is_urgent=is_urgent)
-        if not readings:
-            return
         with self._assessing:
+            # Also without readings: hold times end although all sensors fail.
             assessment = self._triage.assess(readings, moment.instant)
             # Under the lock: an earlier level must not replace a later one.
             self.on_assessed(assessment, readings)
+            if not readings:
+                return
             healths = self._healths(readings)
             readings = self._sent.convert([*readings, *self._changed_diagnostics()])
         with self._storing:

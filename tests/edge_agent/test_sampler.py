@@ -310,6 +310,27 @@ def test_level_of_an_earlier_reading_does_not_replace_a_later_one(
     assert levels == [1, 5]
 
 
+def test_level_ends_although_no_sensor_can_be_read(tmp_path: Path) -> None:
+    """A lamp without a longest time would be on until somebody repairs the sensor."""
+    limit = {"sensor": "rod", "above": 10.0, "level": 4, "hold_s": 600}
+    rod = sensor_of("displacement", Reading("rod", "mm", 12.0))
+    triage = Triage(
+        [Measured("rod", "displacement", "mm")],
+        build_settings(TriageSection, {"limit": [limit]}),
+    )
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [rod], triage=triage)
+    levels: list[int] = []
+    sampler.on_assessed = lambda result, _readings: levels.append(result.level)
+    for at_s in (0.0, 60.0, 6 * 3600.0, 6 * 3600.0 + 1, 6 * 3600.0 + 601):
+        CLOCK.now_s = START_S + at_s
+        sampler.sample()
+        rod.error = SensorBusError("rod", "is gone", "look for it")
+    sent = [pack.priority for pack in packs(queue)]
+    queue.close()
+    assert levels == [4, 4, 4, 4, 1]
+    assert sent == [4, 4]  # the reading, and that there is none
+
+
 def test_health_readings_add_no_message_and_few_bytes(
     tmp_path: Path,
 ) -> None:
