@@ -138,6 +138,10 @@ class Timeline:
         wall_s, is_right = self._stored_wall_s, self._is_stored_right
         if self._last is not None:
             wall_s, is_right = self._last.wall_s, self._last.is_synchronised
+        if self._stored_wall_s is not None and self._is_stored_right:
+            # not synchronised since the snapshot, whose right time goes on
+            wall_s = self._stored_wall_s + self.now_s - self._stored_at_s
+            is_right = True
         return {
             "at": round(self.now_s, 1),
             "wall": None if wall_s is None else round(wall_s, 1),

@@ -59,6 +59,23 @@ def test_start_in_1970_is_corrected_once_the_clock_is_synchronised() -> None:
     assert after.now_s == START_S + 7200
 
 
+@pytest.mark.parametrize("wall_s", [100.0, START_S + 86400.0])
+def test_time_off_is_counted_after_two_starts_with_a_clock_that_is_not_set(
+    wall_s: float,
+) -> None:
+    """A weak battery ends the first one before a time server has answered."""
+    before, between, after = Timeline(), Timeline(), Timeline()
+    before.advance(Instant(START_S, 5000.0))
+    between.restore(before.to_snapshot())
+    between.advance(Instant(wall_s, 20.0, is_synchronised=False))
+    between.advance(Instant(wall_s + 60, 80.0, is_synchronised=False))
+    after.restore(json.loads(json.dumps(between.to_snapshot())))
+    after.advance(Instant(100.0, 20.0, is_synchronised=False))
+    assert after.now_s == START_S + 60
+    after.advance(Instant(START_S + 7200, 80.0))
+    assert after.now_s == START_S + 7200
+
+
 @pytest.mark.parametrize("days", [3, 400, -400])
 @pytest.mark.parametrize("starts_unset", [True, False])
 def test_clock_that_is_set_after_a_restart_is_no_time(
