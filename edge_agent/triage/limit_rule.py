@@ -269,8 +269,8 @@ class LimitRule:
         return ()
 
     def to_snapshot(self) -> Json:
-        """State for the snapshot."""
-        return self._since_s
+        """State for the snapshot; a doubtful excess begins anew after it."""
+        return None if self._began_doubtful else self._since_s
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""

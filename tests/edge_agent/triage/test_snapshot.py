@@ -17,6 +17,7 @@ from triage_readings import (
     TILT,
     WIRE,
     Measured,
+    flagged,
     rain,
     tilt,
     wire,
@@ -301,6 +302,22 @@ def test_limits_of_an_old_snapshot_count_while_they_are_exceeded() -> None:
     slow = {**LOWER, "for_s": 3600}
     found = after_restart([slow], [slow], (2.2, 2.2), is_old=True)
     assert found[0] == (3, "limit 1: stream 2.2 >= 2 for 3600 s")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_limit_counts_from_the_first_good_reading_also_after_a_restart(
+    *, restarts: bool
+) -> None:
+    """Doubtful readings before it are no time above the limit."""
+    slow = {**LOWER, "for_s": 1200}
+    triage, height, found = limited(slow), Reading("stream", "m", 2.2), []
+    for n in range(6):
+        if restarts:
+            before, triage = triage, limited(slow)
+            triage.restore(before.snapshot())
+        batch = [flagged(height, 3) if n < 3 else height]
+        found.append(triage.assess(batch, START_S + n * 600).level)
+    assert found == [1, 1, 1, 1, 1, 3]
 
 
 @pytest.mark.parametrize("hours", sizes(6, 50))
