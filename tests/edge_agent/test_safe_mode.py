@@ -81,6 +81,24 @@ def test_wrong_settings_are_left_out_and_reported(
     assert safe.node.settings.uplink.managers[0] == "mqtt://127.0.0.1:1883"
 
 
+def test_queue_that_the_file_does_not_name_is_the_usual_one() -> None:
+    """No section, no doubt; a mistake elsewhere is none of the queue."""
+    start, end = GOOD.index("[queue]"), GOOD.index("[[sensor]]")
+    text = (GOOD[:start] + GOOD[end:]).replace("pin = 27", "pin = 17")
+    safe = recover_settings(text.encode())
+    assert safe is not None
+    assert safe.has_queue
+
+
+def test_plain_link_that_the_settings_allow_is_kept() -> None:
+    """Only the other Manager's URL is wrong."""
+    text = GOOD.replace("mqtt://127.0.0.1:1883", "mqtt://10.8.0.2")
+    text = f"[tls]\nallow_plain_mqtt = true\n{text}".replace("10.8.0.1", "10.8.0.1:x")
+    safe = recover_settings(text.encode())
+    assert safe is not None
+    assert safe.node.settings.uplink.managers == ("mqtt://10.8.0.2",)
+
+
 LIMITS = """
 [[triage.limit]]
 sensor = "rain"
@@ -228,6 +246,18 @@ def test_file_without_usable_settings_leads_to_those_of_the_last_run(
     assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
     assert len(safe.problems) > 1
     assert safe.problems[-1].endswith(str(tmp_path / LAST_FILE))
+
+
+def test_copy_of_the_last_settings_follows_the_file(tmp_path: Path) -> None:
+    """The same settings are not written again at each start, which wears the card."""
+    file, last = tmp_path / "node.toml", tmp_path / LAST_FILE
+    for text in (GOOD, GOOD.replace("pin = 27", "pin = 22")):
+        file.write_text(text)
+        save_last_settings(file, tmp_path)
+        assert last.read_text() == text
+    written = last.stat()
+    save_last_settings(file, tmp_path)
+    assert last.stat() == written
 
 
 def test_settings_of_the_last_run_may_have_a_byte_order_mark(tmp_path: Path) -> None:

@@ -331,6 +331,36 @@ def test_level_ends_although_no_sensor_can_be_read(tmp_path: Path) -> None:
     assert sent == [4, 4]  # the reading, and that there is none
 
 
+def test_failing_sensor_is_read_in_its_pause_only_for_an_event(tmp_path: Path) -> None:
+    """Each reading of a dead probe takes seconds of its line."""
+    reads: list[float] = []
+
+    class DeadSensor(FakeSensor):
+        def read(self, now_s: float) -> list[Reading]:
+            reads.append(now_s)
+            raise SensorError(self.name, "is gone", "look for it")
+
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [DeadSensor([])])
+    for _ in range(5):
+        sampler.sample()
+    assert len(reads) == 3
+    sampler.sample(is_urgent=True)
+    queue.close()
+    assert len(reads) == 4
+
+
+def test_node_without_a_judged_sensor_is_not_blind(tmp_path: Path) -> None:
+    """Its level is that of the notices, whatever its thermometer does."""
+    air = sensor_of("temperature", Reading("air", "Cel", 12.0))
+    air.error = SensorBusError("air", "is gone", "look for it")
+    triage = Triage([Measured("air", "temperature", "Cel")])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [air], triage=triage)
+    sampler.sample()
+    queue.close()
+    assert sampler.problems
+    assert not sampler.is_blind
+
+
 def test_health_readings_add_no_message_and_few_bytes(
     tmp_path: Path,
 ) -> None:

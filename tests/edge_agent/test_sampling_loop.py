@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
+from queue import Empty
 
 import pytest
 from apscheduler.executors import base as executors
@@ -12,7 +14,13 @@ from apscheduler.schedulers import base as schedulers
 from conftest import wait_until
 
 from edge_agent import sampling_loop
-from edge_agent.sampling_loop import ClockStepDetector, SamplingLoop, SamplingPolicy
+from edge_agent.sampling_loop import (
+    REPEAT_S,
+    ClockStepDetector,
+    SamplingLoop,
+    SamplingPolicy,
+    UrgentEvents,
+)
 from service_runtime.watchdog import LoopWatchdog
 
 YEAR_S = 365.25 * 86_400
@@ -235,6 +243,28 @@ def test_urgent_event_waits_neither_for_all_sensors_nor_for_a_chattering_contact
     wait_until(lambda: sampled[5:] == ["w1 w2"])
 
     assert sampled.count("w1") == 2
+
+
+def test_chattering_sensor_rests_while_another_one_is_due() -> None:
+    """Its events meanwhile are one, which is due at the end of the rest."""
+    now_s = 0.0
+    events = UrgentEvents(lambda: now_s)
+
+    def due() -> list[str]:
+        with suppress(Empty):
+            return [str(events.take(0.0)), *due()]
+        return []
+
+    events.add("w1")
+    assert due() == ["w1"]
+    for name in ("w1", "w2", "w1"):
+        events.add(name)
+    assert due() == ["w2"]
+    now_s = REPEAT_S
+    assert due() == ["w1"]
+    now_s = 3 * REPEAT_S
+    events.add("w1")
+    assert due() == ["w1"]
 
 
 def test_paused_node_is_healthy_and_does_not_sample(

@@ -96,6 +96,19 @@ def test_level_that_is_not_judged_in_the_settings() -> None:
             CriteriaSection(advisory_mm=98.0, not_judged=wrong)
 
 
+def test_absent_criteria_of_the_settings_follow_from_the_warning() -> None:
+    """The line of the prefecture is used as it is, and is judged."""
+    line = ((0.0, 200.0), (10.0, 128.0), (50.0, 125.0))
+    found = CriteriaSection(warning_mm=100.0, line=line).criteria()
+    assert (found.warning_mm, found.advisory_mm, found.assumed) == (100.0, 75.0, True)
+    assert (found.line, found.not_judged) == (line, ())
+    assert CriteriaSection(warning_mm=100.0, not_judged=(4,)).criteria().not_judged == (
+        4,
+    )
+    with pytest.raises(FieldError, match="without a criterion beside it"):
+        CriteriaSection(line=line, not_judged=(4,))
+
+
 def test_rising_critical_line_is_refused() -> None:
     """A higher limit at harder rain means that the table was read the wrong way."""
     triage = node()

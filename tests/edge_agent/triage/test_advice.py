@@ -116,11 +116,28 @@ def test_sensor_without_a_rule_is_reported(
     assert remark.startswith(f"sensor {sensor['name']}: {expected}")
 
 
-def test_sensor_with_a_limit_is_not_reported() -> None:
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [
+        ({"sensor": "well"}, 0),
+        ({"sensor": "well/temp"}, 0),
+        ({"quantity": "Snow  depth"}, 0),
+        ({"sensor": "other"}, 1),
+        ({"quantity": "rain"}, 1),
+    ],
+)
+def test_sensor_with_a_limit_is_not_reported(
+    target: Mapping[str, Any], count: int
+) -> None:
     """A quantity without a rule family may have a limit of its own."""
     probe = {**PROBE, "measures": "snow depth"}
-    limit = {"sensor": "well", "above": 1.5, "level": 2}
-    assert advice(probe, triage={"limit": [limit]}) == []
+    rain = {**PROBE, "name": "other", "address": 2, "measures": "rain", "counter": True}
+    given = {"advisory_mm": 90.0, "warning_mm": 120.0, "special_mm": 240.0}
+    limit = {**target, "above": 1.5, "level": 2}
+    found = advice(probe, rain, triage={"limit": [limit]}, criteria=given)
+    assert [each.split(":")[0] for each in found if "no rule" in each] == [
+        "sensor well"
+    ] * count
 
 
 @pytest.mark.parametrize(
@@ -136,6 +153,14 @@ def test_sensor_with_a_limit_is_not_reported() -> None:
         ),
         (
             {"limit": [{"sensor": "well", "above": 1.0, "level": 3, "unit": "cm"}]},
+            "triage.limit[1].unit must be 'm', as well reads, got 'cm'",
+        ),
+        (
+            {
+                "limit": [
+                    {"quantity": "water level", "above": 1, "level": 3, "unit": "cm"}
+                ]
+            },
             "triage.limit[1].unit must be 'm', as well reads, got 'cm'",
         ),
         (

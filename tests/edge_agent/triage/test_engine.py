@@ -1,6 +1,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +23,7 @@ from triage_readings import (
 
 from edge_agent.triage.engine import SnapshotError, Triage, TriageResult
 from slope_science.levels import DEFAULT_CRITERIA, Criteria
+from slope_science.quality import FLAG_LABEL
 from slope_science.rain_and_soil_water import SoilWater, soil_water_series
 from slope_science.reason_compat import parse_why
 from spatial_mqtt.senml import Reading
@@ -161,6 +163,13 @@ def test_crack_that_stood_still_is_compared_with_its_jump() -> None:
 
     jumps = [[flagged(Reading("crack", "mm", 35.0), 3)]] * 2
     assert {each.level for each in run(Triage([CRACK]), still + jumps)} == {1}
+
+
+@pytest.mark.parametrize("flag", [3, 9, -1, 1.0, "good", None])
+def test_value_with_a_flag_that_is_not_known_is_doubtful(flag: object) -> None:
+    """A later version of a probe's program may have more of them."""
+    is_cut = replace(wire(is_cut=True), extra={FLAG_LABEL: flag})
+    assert node().assess([is_cut], START_S).level == 1
 
 
 def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:

@@ -7,6 +7,8 @@ from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
 
 from edge_agent.clock import Instant
 from edge_agent.triage.engine import Triage, TriageResult
+from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import build_settings
 from slope_science.levels import Criteria
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading
@@ -48,6 +50,21 @@ def test_fault_of_a_lone_gauge_is_at_most_level_three(
     calm = [0.0] * (3600 // every_s)
 
     assert max(levels([*depths_mm, *calm], every_s, restarts=restarts)) == 3
+
+
+@pytest.mark.parametrize(
+    ("depths_mm", "more_mm", "sure_mm"),
+    [([], 10.0, 10.0), ([], 10.5, 0.0), ([9.0] * 5, 5.0, 50.0), ([9.0] * 5, 5.5, 0.0)],
+)
+def test_more_rain_than_a_limit_of_the_settings_is_doubtful(
+    depths_mm: list[float], more_mm: float, sure_mm: float
+) -> None:
+    """10 mm in 10 minutes and 50 mm in an hour; as much is not more."""
+    rules = {"rain": {"most_mm_10min": 10.0, "most_mm_60min": 50.0}}
+    triage = Triage([RAIN], build_settings(TriageSection, {"rules": rules}))
+    for n, depth_mm in enumerate([0.0, *depths_mm, more_mm]):
+        triage.assess([Reading("rain", "mm", depth_mm)], START_S + n * STEP_S)
+    assert triage.soil_water_mm()["rain"] == pytest.approx(sure_mm, rel=0.05)
 
 
 def test_heavy_rain_of_a_lone_gauge_reaches_the_highest_level() -> None:

@@ -304,6 +304,20 @@ def test_limits_of_an_old_snapshot_count_while_they_are_exceeded() -> None:
     assert found[0] == (3, "limit 1: stream 2.2 >= 2 for 3600 s")
 
 
+def test_limit_of_an_old_snapshot_clears_at_clear_at_again() -> None:
+    """Only the first value after the upgrade must be beyond the threshold itself."""
+    before, after = limited(LOWER), limited({**LOWER, "hold_s": 0})
+    before.assess([Reading("stream", "m", 2.2)], START_S)
+    state = json.loads(before.snapshot())
+    del state["limits"]
+    after.restore(json.dumps(state))
+    found = [
+        after.assess([Reading("stream", "m", height)], START_S + 600 * n).level
+        for n, height in enumerate((2.2, 1.7, 1.7, 1.4), 1)
+    ]
+    assert found == [3, 3, 3, 1]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_limit_counts_from_the_first_good_reading_also_after_a_restart(
     *, restarts: bool

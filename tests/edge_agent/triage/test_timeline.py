@@ -104,6 +104,16 @@ def test_clock_that_is_not_set_after_a_restart_gives_no_time(ahead_s: float) -> 
     assert after.now_s == START_S + 180
 
 
+def test_set_clock_that_is_behind_after_a_restart_gives_no_time() -> None:
+    """One of two time servers is wrong; triage goes on where it stopped."""
+    before, after = Timeline(), Timeline()
+    before.advance(Instant(START_S, 5000.0))
+    after.restore(before.to_snapshot())
+    assert after.advance(Instant(START_S - 7200, 20.0)) == START_S
+    assert after.is_gap_unknown
+    assert after.advance(Instant(START_S - 7140, 80.0)) == START_S + 60
+
+
 def test_hold_of_a_repaired_wire_ignores_the_wall_clock() -> None:
     """A clock set forward by a year does not end the hold."""
     triage = Triage([WIRE])
