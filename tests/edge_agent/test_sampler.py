@@ -349,6 +349,16 @@ def test_failing_sensor_is_read_in_its_pause_only_for_an_event(tmp_path: Path) -
     assert len(reads) == 4
 
 
+def test_state_of_a_sensor_is_stored_with_its_readings(tmp_path: Path) -> None:
+    """Else a gauge would count its tips again after a restart."""
+    sensor = FakeSensor(tilt(1.0))
+    sensor.state = lambda: {"sensor.tilt.total": "7"}  # type: ignore[method-assign]
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
+    sampler.sample()
+    assert queue.get_state("sensor.tilt.total") == "7"
+    queue.close()
+
+
 def test_node_without_a_judged_sensor_is_not_blind(tmp_path: Path) -> None:
     """Its level is that of the notices, whatever its thermometer does."""
     air = sensor_of("temperature", Reading("air", "Cel", 12.0))

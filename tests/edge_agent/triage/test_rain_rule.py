@@ -184,6 +184,17 @@ def test_rain_of_an_outage_is_spread_over_it_once_its_length_is_known() -> None:
     assert after.soil_water_mm()["rain"] == pytest.approx(55, abs=5)
 
 
+@pytest.mark.parametrize(("flag", "sum_mm"), [(Flag.MISSING, 5.0), (Flag.FAIL, 0.0)])
+def test_total_counts_with_a_missing_value_and_not_with_a_failed_one(
+    flag: Flag, sum_mm: float
+) -> None:
+    triage = Triage([RAIN])
+    triage.assess([rain(0.0, 100.0)], START_S)
+    reading = Reading("rain", "mm", None, 105.0, extra={FLAG_LABEL: int(flag)})
+    triage.assess([reading], START_S + STEP_S)
+    assert triage.soil_water_mm()["rain"] == pytest.approx(sum_mm, rel=0.05)
+
+
 OTHER = Measured("other", "rain", "mm")
 
 
@@ -207,6 +218,7 @@ def test_lone_gauge_does_not_switch_the_siren_by_itself() -> None:
     assert (result.level, result.alarm_level) == (5, 3)
     assert "unconfirmed" in (result.why or "")
     assert result.isolated_alarm_level == 5
+    assert [result.own_alarm_level(is_judged=each) for each in (True, False)] == [3, 5]
 
 
 def test_movement_of_one_sensor_is_limited_without_a_backend_too() -> None:

@@ -585,6 +585,15 @@ def test_limit_counts_after_for_s_and_clears_at_clear_at() -> None:
     assert results[3].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
 
 
+def test_doubtful_value_that_was_good_before_stays_beyond_a_limit() -> None:
+    """One that stands still is flagged, but says nothing new; another is doubtful."""
+    limit = {"sensor": "stream", "above": 1.2, "hold_s": 0, "level": 3}
+    rules = build_settings(TriageSection, {"limit": [limit]})
+    good, other = (Reading("stream", "m", height) for height in (1.3, 1.4))
+    batches = [[good], [flagged(good, 3)], [flagged(other, 3)], [other]]
+    assert levels(Triage([STREAM], rules), batches) == [3, 3, 1, 3]
+
+
 def test_silence_neither_counts_for_a_limit_nor_keeps_it() -> None:
     """One spurious reading of a probe that then died is no alarm after `for_s`."""
     limit = {"sensor": "stream", "above": 1.2, "for_s": 1200, "level": 3}
