@@ -32,9 +32,12 @@ from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt import codec, tcp
 from spatial_mqtt.codec import describe_reason_code
 from spatial_mqtt.paho_client import (
+    CLOSED,
     MAX_MQTT_PACKET_BYTES,
     NO_SUBACK,
+    TAKEOVER_WARNING,
     BatchingClient,
+    TakeoverDetector,
     TopicAliases,
 )
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
@@ -163,6 +166,7 @@ class Connection:
     _failures: dict[Any, int] = field(default_factory=dict)
     _misses_answer: bool = False
     _missing_subacks: int = 0
+    _takeovers: TakeoverDetector = field(default_factory=TakeoverDetector)
 
     @property
     def is_up(self) -> bool:
@@ -374,11 +378,15 @@ class Connection:
             self._client = None
             client.loop_stop()
         self._note_address(client, was_up=was_up.is_set())
-        reason = tls.describe_tls_error(client.fault) if client.fault else ""
-        reason = client.abort_reason or reason or (reasons[0] if reasons else "closed")
+        reason = _describe_end(client, reasons)
         if was_up.is_set():
+            self._warn_of_takeovers(reason)
             self.handler.on_down(reason)
         return self._end_of_connection(reason)
+
+    def _warn_of_takeovers(self, reason: str) -> None:
+        if self._takeovers.report_end(reason, monotonic()):
+            log.warning(TAKEOVER_WARNING, self.endpoint, self.session.client_id)
 
     def _connect(self, client: BatchingClient) -> None:
         client.connect(
@@ -556,6 +564,13 @@ class Connection:
         if self._unsubscribing:
             for each in self._unsubscribing.popleft():
                 self._obsolete.pop(each, None)
+
+
+def _describe_end(client: BatchingClient, reasons: Sequence[str]) -> str:
+    """Why a connection has ended; the first cause that is known."""
+    fault = tls.describe_tls_error(client.fault) if client.fault else ""
+    closed = CLOSED if client.is_closed_by_broker else ""
+    return client.abort_reason or fault or closed or next(iter(reasons), "closed")
 
 
 def _wait_any(

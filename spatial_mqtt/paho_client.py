@@ -20,6 +20,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import paho.mqtt.client as paho
@@ -109,6 +110,47 @@ messages in one that takes several segments would be acknowledged together, and 
 first would seem to have taken as long as the last."""
 
 
+CLOSED: Final = "the broker closed the connection"
+TAKEN_OVER: Final = "Session taken over"
+"""Reason code 0x8E in a DISCONNECT, as paho names it."""
+
+TAKEOVER_PERIOD_S: Final = 600.0
+"""Three ends within this time cause a warning, at most one in this time."""
+
+
+TAKEOVER_WARNING: Final = (
+    "%s ends our connections again and again: another program may connect with the "
+    "same client id, %s, as from a copied card or settings file; the broker's log has "
+    "'already connected' and the addresses of both"
+)
+
+
+@dataclass
+class TakeoverDetector:
+    """Recognises that another machine connects with the same client id.
+
+    The broker then ends the older of both connections, in turn and for ever. Mosquitto
+    2.0.11 only closes it; newer ones send a reason. One end alone says nothing: a
+    broker that stops closes its connections too.
+    """
+
+    _ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    _silent_until_s: float = -math.inf
+
+    def report_end(self, reason: str, now_s: float) -> bool:
+        """Note the end of an established connection; whether to warn now."""
+        if reason not in {CLOSED, TAKEN_OVER}:
+            return False
+        self._ends_s.append(now_s)
+        is_often = len(self._ends_s) == self._ends_s.maxlen
+        if not is_often or now_s - self._ends_s[0] > TAKEOVER_PERIOD_S:
+            return False
+        is_due = now_s >= self._silent_until_s
+        if is_due:
+            self._silent_until_s = now_s + TAKEOVER_PERIOD_S
+        return is_due
+
+
 class BatchingClient(paho.Client):
     """paho client that writes several publications at once.
 
@@ -124,6 +166,9 @@ class BatchingClient(paho.Client):
     Attributes:
         suback_limit_s: Time without an answer to SUBSCRIBE after which the connection
             ends, unless bytes are on their way.
+        fault: Error that ended the connection.
+        abort_reason: Why `abort` ended it.
+        is_closed_by_broker: Whether the broker ended it without an error.
     """
 
     def __init__(
@@ -144,7 +189,8 @@ class BatchingClient(paho.Client):
         self.aliases = TopicAliases()
         self.max_packet_bytes = MAX_MQTT_PACKET_BYTES
         self.heartbeat: Heartbeat = no_heartbeat
-        self.fault: ssl.SSLError | None = None
+        self.fault: OSError | None = None
+        self.is_closed_by_broker = False
         self.abort_reason = ""
         self.peer: Any = None  # differs between families
         self.suback_limit_s = math.inf
@@ -322,9 +368,11 @@ class BatchingClient(paho.Client):
         except ssl.SSLError as error:  # TLS 1.3 rejects a client after its handshake
             self.fault = error
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
-        except OSError:
+        except OSError as error:
+            self.fault = error
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         if not data:
+            self.is_closed_by_broker = True
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         with self._msgtime_mutex:
             self._last_bytes_received = paho.time_func()

@@ -26,7 +26,7 @@ from spatial_mqtt.directory import (
     encode_directory_message,
 )
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.paho_client import BatchingClient
+from spatial_mqtt.paho_client import BatchingClient, TakeoverDetector
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import MAX_TOPIC_CHARS
 from spatial_mqtt.transport import Publication, Session
@@ -513,3 +513,42 @@ def test_invalid_priority_property_keeps_the_link_alive(
 
     assert link.recorder.messages[0].priority is None
     assert link.connection.is_up
+
+
+@pytest.mark.broker
+def test_two_connections_with_one_client_id_are_named_in_the_log(
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mosquitto 2.0.11 only closes the older one, without a reason."""
+    connect(broker, Session("gw-1"))
+    link = connect(broker, Session("gw-1"))
+    wait_until(lambda: "again and again" in caplog.text)
+
+    assert "the same client id, gw-1" in caplog.text
+    assert "the broker closed the connection" in link.recorder.downs
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_warned"),
+    [
+        (["the broker closed the connection"] * 3, [False, False, True]),
+        (["Session taken over"] * 4, [False, False, True, False]),
+        (["Keep alive timeout"] * 4, [False] * 4),
+    ],
+)
+def test_takeovers_are_recognised_by_their_number(
+    reasons: list[str], is_warned: list[bool]
+) -> None:
+    """One end says nothing, and one warning in ten minutes is enough."""
+    detector = TakeoverDetector()
+    seen = [detector.report_end(each, 10.0 * n) for n, each in enumerate(reasons)]
+
+    assert seen == is_warned
+
+
+def test_rare_ends_are_no_takeovers() -> None:
+    """A broker that is restarted every day closes its connections, too."""
+    detector = TakeoverDetector()
+    closed = "the broker closed the connection"
+
+    assert not any(detector.report_end(closed, 301.0 * n) for n in range(10))
