@@ -368,6 +368,7 @@ class Connection:
             client = self._make_client(self._generation, was_up, reasons)
             self._connect(client)
         except (OSError, ValueError) as error:
+            self._takeovers.report_end(str(error), monotonic())
             return self._end_of_attempt(client, error)
         self._client = client
         with self.watchdog.watch_loop(

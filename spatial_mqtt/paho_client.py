@@ -138,8 +138,12 @@ class TakeoverDetector:
     _silent_until_s: float = -math.inf
 
     def report_end(self, reason: str, now_s: float) -> bool:
-        """Note the end of an established connection; whether to warn now."""
+        """Note the end of a connection or attempt; whether to warn now.
+
+        One with another reason between says that the broker or the link is at fault.
+        """
         if reason not in {CLOSED, TAKEN_OVER}:
+            self._ends_s.clear()
             return False
         self._ends_s.append(now_s)
         is_often = len(self._ends_s) == self._ends_s.maxlen

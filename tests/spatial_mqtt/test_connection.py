@@ -534,6 +534,7 @@ def test_two_connections_with_one_client_id_are_named_in_the_log(
         (["the broker closed the connection"] * 3, [False, False, True]),
         (["Session taken over"] * 4, [False, False, True, False]),
         (["Keep alive timeout"] * 4, [False] * 4),
+        (["the broker closed the connection", "refused"] * 4, [False] * 8),
     ],
 )
 def test_takeovers_are_recognised_by_their_number(
