@@ -295,9 +295,10 @@ class AppliedReviews:
             return self._known
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
-            self._stamp = stamp
             try:
                 body = self.path.read_bytes()
+                # Not before: what rights forbid is tried again at the next pass.
+                self._stamp = stamp
                 self._known = decode_json(body, tuple[ReadingReview, ...])
             except (OSError, *DECODE_ERRORS) as error:
                 log.error("%s: %s; reviews stay as they were", self.path, error)  # noqa: TRY400

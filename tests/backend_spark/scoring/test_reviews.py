@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pyarrow as pa
@@ -10,19 +11,23 @@ import pytest
 from msgspec.structs import replace
 from scored_levels import make_levels_table
 
-from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.observation import Observation, ReviewMark
 from backend_spark.scoring.quality import flag_with_neighbours
 from backend_spark.scoring.reviews import (
     AppliedReviews,
     ReadingReview,
     ReadingReviews,
     read_report,
+    reviewed_verdict,
 )
 from backend_spark.scoring.revisions import NewReadings, merge_news, revise_rows
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import CellScores, score_cell
 from backend_spark.tables.schemas import LEVEL_KEY, LEVELS, REVISIONS
 from slope_science.levels import Criteria
+from slope_science.quality import Flag, Verdict
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 T0 = 1_700_000_400
 RULES = CellRules(Criteria.assumed_from(100.0))
@@ -101,6 +106,17 @@ def test_doubt_of_another_kind_still_counts() -> None:
 
     assert [flag for flag, _ in after] == [1, 1, 1, 4]
     assert after[3][1] == "range: 95 is not within -90 to 90"
+
+
+def test_other_doubt_of_the_same_reading_still_counts() -> None:
+    """Also where both make it doubtful."""
+    marked = replace(KNOCK[2], review=ReviewMark("suzuki", DAY, ("step",)))
+    step = Verdict(Flag.SUSPECT, (Reason(ReasonCode.STEP, size=2.0, limit=1.0),))
+    for flag in (Flag.SUSPECT, Flag.FAIL):
+        other = Verdict(
+            flag, (Reason(ReasonCode.RANGE, value=95.0, low=-90.0, high=90.0),)
+        )
+        assert reviewed_verdict(marked, [step, other]) == other
 
 
 def test_accepted_doubt_stays_as_it_is() -> None:
@@ -269,11 +285,46 @@ def test_later_reviews_are_unknown_to_a_replay(
     console(review(reverted_s=T0 + 500.0), review(2, at_s=T0 + 1000.0))
     seen = [
         [r.id for r in job.changes((T0 + s) * 1_000_000).in_force]
-        for s in (-1, 0, 600, 1000)
+        for s in (-1, 0, 499, 500, 1000)
     ]
 
-    assert seen == [[], [1], [], [2]]
+    assert seen == [[], [1], [1], [], [2]]
     assert [r.id for r in job.changes().in_force] == [2]
+
+
+def test_reviews_end_when_their_setting_is_removed(
+    tmp_path: Path, console: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Revisions name the person who reviewed, since nobody has reverted."""
+    job = AppliedReviews(tmp_path, tmp_path / "reviews.json", lambda: 0.0)
+    assert not job.changes().has_changes
+    assert not caplog.records  # no review was lost
+    console(review())
+    job.finish(job.changes())
+
+    again = AppliedReviews(tmp_path, None, lambda: 0.0)
+    last = again.changes()
+    assert (last.in_force, last.ended) == ([], [review()])
+    ((_, cause),) = last.causes()
+    assert (cause.node, cause.received_us) == ("suzuki", T0 * 1_000_000)
+    again.finish(last)
+    report = read_report(tmp_path)
+    assert report
+    assert (report.path, report.applied) == (None, ())
+
+
+def test_file_that_could_not_be_read_is_read_at_the_next_pass(
+    tmp_path: Path, console: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rights that are corrected change neither its inode nor its time."""
+    job = AppliedReviews(tmp_path, tmp_path / "reviews.json", lambda: 0.0)
+    console(review())
+    with monkeypatch.context() as denied:
+        error = PermissionError(13, "Permission denied")
+        denied.setattr(Path, "read_bytes", Mock(side_effect=error))
+        assert not job.changes().has_changes
+
+    assert [r.id for r in job.changes().begun] == [1]
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
