@@ -82,7 +82,48 @@ def test_doubtful_readings_of_one_node_do_not_confirm_each_other(
     assert confirming(doubted, replace(near, sensor=FAR_TILT), at_s=1200.0) == FAR_TILT
     again = moving(FAR_TILT, LAST, unconfirmed_level=1)
     assert confirming(doubted, again, at_s=1200.0) is None
-    assert confirming(lasting, burst, at_s=1200.0) == (None if steps else ROD)
+    assert confirming(lasting, burst, at_s=600.0) == (None if steps else ROD)
+
+
+def test_steps_of_two_nodes_in_one_reading_confirm_each_other() -> None:
+    """A kick moves the sensors of one pole only."""
+    step = moving(TILT, LAST)
+
+    assert confirming(step, moving(FAR_TILT, LAST), at_s=1200.0) == FAR_TILT
+    assert confirming(step, moving(ROD, LAST), at_s=1200.0) is None
+
+
+def test_shocks_confirm_neither_shocks_nor_a_step_of_another_node() -> None:
+    """Nor does a step confirm shocks: an earthquake causes all of them."""
+    shocks, far = (moving(each, is_count=True) for each in (TILT, FAR_TILT))
+
+    assert confirming(shocks, far, at_s=1200.0) is None
+    assert confirming(shocks, moving(FAR_TILT, LAST), at_s=1200.0) is None
+    assert confirming(moving(TILT, LAST), far, at_s=1200.0) is None
+    assert confirming(shocks, moving(FAR_TILT), at_s=1200.0) == FAR_TILT
+    assert confirming(moving(TILT), far, at_s=1200.0) == FAR_TILT
+
+
+def test_event_with_a_time_is_evidence_of_that_time() -> None:
+    """However long its detection lasts."""
+    for cut_s, expected in ((600.0, WIRE), (599.0, None)):
+        cut = moving(WIRE, at_s=cut_s)
+        assert confirming(moving(FAR_TILT), cut, at_s=1200.0) == expected
+
+
+def test_unconfirmed_event_that_lasts_keeps_its_level() -> None:
+    """Its reason has the hours, and the level of notices after them."""
+    signs = Corroboration(CONFIRM_S)
+    for most, level in ((2, 2), (None, 3), (3, 3)):
+        cut = moving(WIRE, at_s=0.0, alone_for_h=4, alone_notice_level=most)
+        found = signs.to_finding(cut, 14_400.0)
+        assert found
+        assert (found.level, found.notice_level) == (3, 2 if most == 2 else None)
+        assert found.reason.code == ReasonCode.UNCONFIRMED_LONG
+        assert (found.reason.params["hours"], found.reason.params["level"]) == (
+            4,
+            level,
+        )
 
 
 def test_steps_of_one_node_are_one_event_only_if_each_has_another() -> None:

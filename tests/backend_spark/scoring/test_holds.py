@@ -7,7 +7,16 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
+from backend_spark.scoring.holds import (
+    GRACE_S,
+    LOW_HOLD_S,
+    NO_HOLD,
+    HeldLevel,
+    HoldLimits,
+    PresentLevel,
+    SensorHold,
+    StepHolds,
+)
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules
@@ -18,7 +27,7 @@ from backend_spark.scoring.saved_states import (
 )
 from backend_spark.scoring.score import LevelRow, score_cell
 from backend_spark.scoring.surrounding_rain import GaugeReports, NearbyGauge, NearbyRain
-from slope_science.levels import Criteria
+from slope_science.levels import Criteria, Finding
 from slope_science.official_rain import ForecastRain
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
@@ -335,6 +344,60 @@ def test_rain_of_the_nearest_gauge_takes_the_place_of_missing_rain() -> None:
     assert (rows[130].level, rows[130].state) == (5, "held")
     assert "own rain is missing: rain of n7, 2.1 km away" in rows[130].sentences
     assert rows[130].known_until_s == T0 + 69 * STEP
+
+
+@pytest.mark.parametrize("row", [{}, {"state": None, "known_until": None}])
+def test_level_of_a_silent_cell_is_held_and_then_unknown(
+    row: dict[str, object],
+) -> None:
+    """Also that of a row of an earlier program, which has no state."""
+    limits, seen = HoldLimits(2 * LOW_HOLD_S), []
+    for level, silent_s in (
+        (3, GRACE_S),
+        (3, GRACE_S + 1),
+        (3, 2 * LOW_HOLD_S),
+        (3, 2 * LOW_HOLD_S + 1),
+        (2, LOW_HOLD_S),
+        (2, LOW_HOLD_S + 1),
+        (None, 0),
+    ):
+        found = PresentLevel.of_row(
+            {"at": float(T0), "level": level, **row}, T0 + silent_s, limits
+        )
+        seen.append((found.level, found.state, found.known_until_s))
+
+    assert seen == [
+        (3, "judged", None),
+        (3, "held", T0),
+        (3, "held", T0),
+        (None, "unknown", T0),
+        (2, "held", T0),
+        (None, "unknown", T0),
+        (None, "unknown", None),
+    ]
+
+
+def test_held_level_goes_on_from_the_last_judgement() -> None:
+    """Not from the row, which was held already."""
+    row = {"at": T0 + 9000.0, "level": 4, "state": "held", "known_until": float(T0)}
+    limits = HoldLimits(LOW_HOLD_S)
+
+    now = PresentLevel.of_row(row, T0 + LOW_HOLD_S, limits)
+    assert (now.level, now.state, now.known_until_s) == (4, "held", T0)
+    now = PresentLevel.of_row(row, T0 + LOW_HOLD_S + 1, limits)
+    assert (now.level, now.state, now.known_until_s) == (None, "unknown", T0)
+
+
+def test_rule_that_still_finds_what_is_held_notifies_alone() -> None:
+    """Its own level of notices counts; a hold of a higher level counts besides."""
+    wire = Reason(ReasonCode.WIRE_CUT, sensor="n1 wire")
+    hold = SensorHold(HeldLevel.of(4, T0, [wire]))
+    holds = StepHolds(NO_HOLD, {"n1 wire": (hold, True)}, HoldLimits(), T0 + STEP)
+    other = Reason(ReasonCode.WIRE_CUT, sensor="n2 wire")
+
+    assert holds.noticed(1, [Finding(4, wire, 2)]) == []
+    for live in (Finding(3, wire), Finding(4, other), None):
+        assert [f.level for f in holds.noticed(1, [live])] == [4]
 
 
 @pytest.mark.parametrize("dies_at", [100, 140, 141, 143, 144, 145, 150, 280, 290])

@@ -113,6 +113,21 @@ def test_later_change_is_a_new_version_with_a_reason() -> None:
     assert then["superseded_at"] == now["revised_at"]
 
 
+def test_newest_receipt_of_all_nodes_tells_whether_a_row_is_settled() -> None:
+    """The reason names the late node alone."""
+    late = replace(LATE, received_us=us(AT + timedelta(hours=2)))
+    early = NewReadings("n2", us(AT + timedelta(hours=0.5)))
+    new, old = (
+        pa.Table.from_pylist([row(level=n, version=1)], schema=LEVELS) for n in (2, 1)
+    )
+    for news in ([late, early], [early, late]):
+        found = revise_rows(new, old, LEVEL_KEY, {"c": news}, REVISIONS)
+        (now,) = found.changed.to_pylist()
+        assert now["revised_at"] == AT + timedelta(hours=2)
+        assert "n1" in now["revised_because"]
+        assert "n2" not in now["revised_because"]
+
+
 def test_unchanged_row_is_not_written_again() -> None:
     """It gives no new version and no new file."""
     found = compare(row(swi_mm=50.0000001), row(version=2), 47.0)
