@@ -1359,6 +1359,12 @@ def test_end_of_quiet_hours(hours: str, clock: str, end: str) -> None:
     assert 0 <= (found - at).total_seconds() < 86_400
 
 
+def test_quiet_hours_that_end_as_they_begin_are_refused() -> None:
+    """They might mean no hours, or all of them."""
+    with pytest.raises(FieldError, match="two times"):
+        QuietHours.parse("22:00-22:00")
+
+
 def test_heartbeat_ends_when_notifications_are_late(
     make_console: MakeConsole, hook: Receiver
 ) -> None:

@@ -256,6 +256,8 @@ def test_job_applies_each_review_once_and_ends_it_when_reverted(
     console(review())
     first = job.changes()
     assert [r.id for r in first.begun] == [1]
+    ((_, cause),) = first.causes()
+    assert (cause.node, cause.received_us) == ("suzuki", T0 * 1_000_000)
     assert job.changes() == first  # until the pass has ended
     job.finish(first)
     assert not job.changes().has_changes

@@ -204,6 +204,7 @@ def test_new_readings_of_a_node_are_merged_across_batches() -> None:
         NewReadings("n1", 9, 15, LATE.first_us, more.last_us, LATE.wait_us),
         NewReadings("n2", 5),
     ]
+    assert merge_news([more, LATE]) == merged[:1]
     assert merge_news([NewReadings("n1", 7), LATE]) == [replace(LATE, received_us=7)]
 
 
