@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,23 @@ class LazyGroup(click.Group):
                 f'install with: pip install "{DISTRIBUTION}[{self._extra}]"'
             ) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of some arguments.
+
+        Raises:
+            click.UsageError: There is none of that name; similar names are in the text.
+        """
+        typed = args[0]
+        # click looks for similar names among the commands that are imported: none.
+        if typed not in self._places and not ctx.resilient_parsing:
+            similar = get_close_matches(typed, self._places)
+            if similar:
+                meant = " or ".join(repr(name) for name in similar)
+                ctx.fail(f"No such command {typed!r}. Did you mean {meant}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter

@@ -214,8 +214,9 @@ def explaining_denied(program: str) -> Iterator[None]:
 
 def report_settings_error(program: str, error: SettingsError | OSError) -> int:
     """Print each mistake on its own line; return the exit status."""
-    denied = explain_denied(error if isinstance(error, OSError) else error.__cause__)
-    lines = getattr(error, "problems", (str(error),)) if denied is None else (denied,)
+    cause = error if isinstance(error, OSError) else error.__cause__
+    unreadable = explain_denied(cause) or _explain_missing(cause)
+    lines = (unreadable,) if unreadable else getattr(error, "problems", (str(error),))
     for line in lines:
         print(f"{program}: {line}", file=sys.stderr)  # noqa: T201 - output of a command
     return EXIT_CONFIG
@@ -524,6 +525,14 @@ def explain_denied(error: BaseException | None) -> str | None:
             "name its folder in ReadWritePaths=; else check the disk by dmesg, and "
             "mount it read-write"
         )
+    return None
+
+
+def _explain_missing(error: BaseException | None) -> str | None:
+    """What to do about a path at which there is no file; None for other errors."""
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+        rule = f"{error.filename} must be a file, got: {error.strerror}"
+        return f"{rule}; check its path and name" if error.filename else None
     return None
 
 

@@ -86,3 +86,46 @@ def test_command_is_imported_when_it_is_used(
 
     assert "one_command" not in sys.modules
     assert CliRunner().invoke(group, ["run"]).output == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "meant"),
+    [
+        ("edge_agent", "chek", "check"),
+        ("gateway_daemon", "manger", "manager"),
+        ("backend_spark", "ingst", "ingest"),
+    ],
+)
+def test_mistyped_command_names_the_similar_one(
+    program: str, typed: str, meant: str
+) -> None:
+    """As groups that are not lazy do, and also with click 8.1."""
+    result = CliRunner().invoke(import_module(f"{program}.cli").cli, [typed])
+
+    assert result.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean '{meant}'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("edge_agent", ("check",)),
+        ("gateway_daemon", ("check",)),
+        ("backend_spark", ("sql", "select 1")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [("lost.toml", "No such file or directory"), ("", "Is a directory")],
+)
+def test_path_without_a_settings_file_is_named_with_a_remedy(
+    program: str, command: tuple[str, ...], name: str, got: str, tmp_path: Path
+) -> None:
+    """Field, rule, value and remedy, without the number of the error."""
+    path = str(tmp_path / name)
+    words = [sys.executable, "-m", program, *command, "--config", path]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 78
+    rule = f"{path} must be a file, got: {got}; check its path and name"
+    assert done.stderr.partition(": ")[2].strip() == rule
