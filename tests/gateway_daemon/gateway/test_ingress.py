@@ -28,9 +28,11 @@ from gateway_daemon.gateway.incoming import (
 )
 from gateway_daemon.gateway.ingress import (
     PUBLICATION_BYTES,
-    REDELIVERY_STATE_KEY,
     AdmissionChecks,
     Ingress,
+)
+from gateway_daemon.gateway.unacknowledged import (
+    REDELIVERY_STATE_KEY,
     RedeliveryFilter,
     make_mark,
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway_daemon.gateway import ingress
-from gateway_daemon.gateway.ingress import RedeliveryFilter, make_mark
+from gateway_daemon.gateway import unacknowledged
+from gateway_daemon.gateway.unacknowledged import RedeliveryFilter, make_mark
 from spatial_mqtt.transport import IncomingMessage
 
 
@@ -83,7 +83,7 @@ def test_acknowledgement_of_a_repeated_message_may_be_lost_too() -> None:
 
 def test_acknowledged_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are kept; a packet id stands for its newest message."""
-    monkeypatch.setattr(ingress, "MAX_ACKNOWLEDGED", 3)
+    monkeypatch.setattr(unacknowledged, "MAX_ACKNOWLEDGED", 3)
     redelivered = RedeliveryFilter()
     for mid, payload in ((1, b"old"), (2, b"x"), (3, b"x"), (1, b"new"), (4, b"x")):
         message = incoming(mid, payload)

@@ -2,7 +2,11 @@
 
 from edge_agent.queue.base import MessageDraft
 from gateway_daemon.gateway.incoming import ParsedMessage
-from gateway_daemon.gateway.ingress import MAX_WAITING, MAX_WAITING_BYTES, UrgentRetries
+from gateway_daemon.gateway.unacknowledged import (
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    UrgentRetries,
+)
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import IncomingMessage
 
