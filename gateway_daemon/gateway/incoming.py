@@ -101,11 +101,6 @@ class ParsedMessage:
     incoming: IncomingMessage
     publisher_id: str | None = None
 
-    @property
-    def publication_without_id(self) -> IncomingMessage | None:
-        """The publication, when the sender gave no id."""
-        return self.incoming if self.draft.id is None else None
-
 
 def parse_publication(
     incoming: IncomingMessage, topic: ForwardTopic, default_priority: int

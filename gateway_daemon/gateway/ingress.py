@@ -33,7 +33,7 @@ from gateway_daemon.gateway.incoming import (
 from gateway_daemon.gateway.unacknowledged import (
     REDELIVERY_STATE_KEY,
     RedeliveryFilter,
-    UrgentRetries,
+    StorageRetries,
     make_mark,
     without_copies,
 )
@@ -166,7 +166,8 @@ class Ingress(BaseConnectionHandler):
         self.checks = checks
         self.receipts = ReceiptBatcher()
         self._redeliveries = RedeliveryFilter()
-        self._retries = UrgentRetries()
+        self._retries = StorageRetries()
+        self._withheld: list[IncomingMessage] = []
         self._log_limit = LogLimit(clock)
         self._stopping = threading.Event()
         self._received_bytes = self._passed_bytes = 0
@@ -195,11 +196,17 @@ class Ingress(BaseConnectionHandler):
         self._connection.start()
         while (batch := self._inbox.next_batch(self._wait_s())) is not None:
             heartbeat()
-            self._add_receipts(self._retries.retry(self._store))
+            self._retry()
             stored = self._process(batch)
             self._acknowledge(self._inbox.passed)
             self._add_receipts(stored)
             self._send_receipts()
+
+    def _retry(self) -> None:
+        stored = self._retries.retry(self._store)
+        if stored:
+            log.info("%d messages that waited for space are stored", len(stored))
+        self._add_receipts(stored)
 
     def stop(self) -> None:
         """End `run`."""
@@ -258,11 +265,17 @@ class Ingress(BaseConnectionHandler):
         new = [p for p in batch if not self._redeliveries.is_stored(p.incoming)]
         if any(p.incoming.is_duplicate for p in new):
             new = without_copies(new)
+            self._retries.forget(p.incoming for p in new)
         parsed = [message for each in new for message in self._admit(each)]
         return self._store(self.checks.identity_check.filter_genuine(parsed))
 
     def _acknowledge(self, passed: Sequence[ReceivedPublication]) -> None:
-        acknowledged = self._connection.acknowledge(*(p.incoming for p in passed))
+        """Acknowledge all publications but those whose message waits for space."""
+        waiting, held = self._withheld, self._retries.deliveries
+        waiting += (publication.incoming for publication in passed)
+        self._withheld = [each for each in waiting if each.delivery in held]
+        ended = (each for each in waiting if each.delivery not in held)
+        acknowledged = self._connection.acknowledge(*ended)
         self._passed_bytes += sum(
             PUBLICATION_BYTES + len(p.incoming.payload) for p in passed
         )
@@ -324,10 +337,13 @@ class Ingress(BaseConnectionHandler):
         """Store a batch, the most urgent first if not all of it fits.
 
         Returns:
-            The stored messages. The others get no receipt and stay with their senders.
+            The stored messages. The others get no receipt and stay with their senders,
+            or wait in `_retries`.
         """
         if held := [message for message in batch if self._retries.must_wait(message)]:
             self._log_refused("more urgent ones come first", len(held))
+            for message in held:
+                self._retries.add(message)
             kept = {id(message) for message in held}
             batch = [message for message in batch if id(message) not in kept]
         if not batch:

@@ -6,7 +6,7 @@ stored are recognised by their packet id and content.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from zlib import crc32
 
 from edge_agent.queue.base import cost_bytes
@@ -29,12 +29,14 @@ MAX_ACKNOWLEDGED = 10_000
 """Acknowledged messages without an id that are recognised after the next connection."""
 
 
-class UrgentRetries:
-    """Urgent messages that could not be stored, to be retried before later messages.
+class StorageRetries:
+    """Messages that could not be stored, to be retried before later messages.
 
-    Their senders keep them, but would send them again only when a receipt is overdue,
-    and later messages would overtake them. While the disk is full, less urgent messages
-    are therefore not stored: space may become free between two retries.
+    Urgent ones: their senders keep them, but would send them again only when a receipt
+    is overdue, and later messages would overtake them. On a full disk also those
+    without an id, whose senders do not send them again; their publications are not
+    acknowledged, so that the broker has them after a crash of the gateway. Less urgent
+    messages are not stored then: space may become free between two retries.
     """
 
     def __init__(self) -> None:
@@ -42,16 +44,23 @@ class UrgentRetries:
         self._held_bytes = 0
         self._is_disk_full = False
 
+    @property
+    def deliveries(self) -> Collection[tuple[int, int]]:
+        """Deliveries of the held messages without an id, which QoS 0 has none of."""
+        ours = (m.incoming for m in self._held if m.draft.id is None)
+        return {incoming.delivery for incoming in ours if incoming.qos}
+
     def add(self, message: ParsedMessage, *, is_disk_full: bool = True) -> None:
-        """Hold a message that could not be stored, if it is urgent and has an id.
+        """Hold a message that could not be stored, if it is one of these.
 
         Of those that do not fit, the sender with the most bytes has one discarded: a
         flood does not push out another's alarm.
         """
-        if (
-            LADDER.is_urgent(message.draft.priority)
-            and message.publication_without_id is None
-        ):
+        if message.draft.id is None:
+            is_held = is_disk_full and not _is_part(message)
+        else:
+            is_held = LADDER.is_urgent(message.draft.priority)
+        if is_held:
             self._held.append(message)
             self._held_bytes += _size_bytes(message)
             self._is_disk_full = is_disk_full
@@ -59,13 +68,21 @@ class UrgentRetries:
                 self._discard_one()
 
     def must_wait(self, message: ParsedMessage) -> bool:
-        """Whether a more urgent message must be stored first.
-
-        Never for a message without an id: its sender does not send it again.
-        """
-        if not self._is_disk_full or message.publication_without_id is not None:
+        """Whether a more urgent message must be stored first."""
+        if not self._is_disk_full or (message.draft.id is None and _is_part(message)):
             return False
         return any(each.draft.priority > message.draft.priority for each in self._held)
+
+    def forget(self, redelivered: Iterable[IncomingMessage]) -> None:
+        """Discard what the broker has delivered again, which takes its place."""
+        marks = {make_mark(each) for each in redelivered if each.is_duplicate}
+        if marks:
+            self._held = [
+                m
+                for m in self._held
+                if m.draft.id or make_mark(m.incoming) not in marks
+            ]
+            self._held_bytes = sum(map(_size_bytes, self._held))
 
     def wait_s(self) -> float | None:
         """Seconds until the next retry; None when nothing is held."""
@@ -91,17 +108,23 @@ class UrgentRetries:
         return stored + (store(others) if others else [])
 
     def _discard_one(self) -> None:
-        """Discard the last message of the sender whose messages are largest."""
+        """Discard the last of the least urgent messages of the largest sender."""
         sizes: Counter[str | None] = Counter()
         for message in self._held:
             sizes[_sender(message)] += _size_bytes(message)
         sender, _ = sizes.most_common(1)[0]
-        last = max(n for n, each in enumerate(self._held) if _sender(each) == sender)
+        theirs = (n for n, each in enumerate(self._held) if _sender(each) == sender)
+        last = max(theirs, key=lambda n: (-self._held[n].draft.priority, n))
         self._held_bytes -= _size_bytes(self._held.pop(last))
 
 
 def _sender(message: ParsedMessage) -> str | None:
     return None if message.draft.id is None else message.draft.id.node
+
+
+def _is_part(message: ParsedMessage) -> bool:
+    """Whether its publication has other messages, which may be stored."""
+    return message.incoming.content is not None
 
 
 def _size_bytes(message: ParsedMessage) -> int:

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 from conftest import Broker, free_port, wait_until
 
-from edge_agent.queue.base import MessageDraft, QueueShareError
+from edge_agent.queue.base import (
+    MessageDraft,
+    QueueDiskFullError,
+    QueueShareError,
+)
 from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -245,6 +249,65 @@ def test_full_inbox_leaves_publications_with_the_broker(
     wait_until(lambda: _stored(ingress) == 50)
 
     assert waiting <= 6
+
+
+def test_message_without_an_id_waits_for_space_on_disk(
+    broker: Broker, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is acknowledged once it is stored, after a lost link too."""
+    with make_ingress(broker, tmp_path) as ingress:
+        put = ingress._lanes.put  # noqa: SLF001
+        _run_with_full_disk(ingress, monkeypatch)
+        for number in range(30):
+            client.publish("/forward/1/2", b"%d" % number)
+        _wait_for_held(ingress, 30)
+        _break_link(ingress)
+        wait_until(lambda: ingress._connection._generation > 1 and ingress.is_up)  # noqa: SLF001
+        _wait_for_held(ingress, 30, connection=2)
+        monkeypatch.setattr(ingress._lanes, "put", put)  # noqa: SLF001
+        wait_until(lambda: _stored(ingress) >= 30 and not ingress._withheld)  # noqa: SLF001
+        stored = ingress._lanes._lanes[None].queue.lease(100)  # noqa: SLF001
+        assert sorted(int(message.payload) for message in stored) == list(range(30))
+        ingress.stop()
+    with make_ingress(broker, tmp_path) as after:
+        assert _run_once(after, client, b"end") == [b"end"]
+
+
+def test_message_without_an_id_outlasts_a_gateway_with_a_full_disk(
+    broker: Broker, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has it until another process of the gateway stores it."""
+    with make_ingress(broker, tmp_path) as ingress:
+        thread = _run_with_full_disk(ingress, monkeypatch)
+        client.publish("/forward/1/2", b"plain")
+        _wait_for_held(ingress, 1)
+        ingress.stop()
+        thread.join()
+    with make_ingress(broker, tmp_path) as after:
+        assert _run_once(after, client, b"end") == [b"plain", b"end"]
+
+
+def _run_with_full_disk(
+    ingress: Ingress, monkeypatch: pytest.MonkeyPatch
+) -> threading.Thread:
+    def refuse(*_args: object) -> None:
+        raise QueueDiskFullError("queue.db")
+
+    monkeypatch.setattr(ingress._lanes, "put", refuse)  # noqa: SLF001
+    thread = threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True)
+    thread.start()
+    wait_until(lambda: ingress.is_up)
+    return thread
+
+
+def _wait_for_held(ingress: Ingress, count: int, connection: int = 1) -> None:
+    """Wait until messages of a connection are held, and no others."""
+
+    def are_held() -> bool:
+        held = list(ingress._retries.deliveries)  # noqa: SLF001
+        return len(held) == count and {number for number, _ in held} == {connection}
+
+    wait_until(are_held)
 
 
 def _connect(ingress: Ingress, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
-"""Urgent messages that found no space are stored before all later ones."""
+"""Messages that found no space and wait for it are stored before all later ones."""
 
 from edge_agent.queue.base import MessageDraft
 from gateway_daemon.gateway.incoming import ParsedMessage
 from gateway_daemon.gateway.unacknowledged import (
     MAX_WAITING,
     MAX_WAITING_BYTES,
-    UrgentRetries,
+    StorageRetries,
 )
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import IncomingMessage
@@ -21,14 +21,14 @@ def parsed_as(
     draft = MessageDraft(priority, "/1", lambda _id: payload, id_)
     topic = f"/forward/1/pri{priority}"
     return ParsedMessage(
-        draft, None, IncomingMessage(topic, payload, 1, False, None, None, None, 1)
+        draft, None, IncomingMessage(topic, payload, 1, False, None, None, None, (1, 1))
     )
 
 
 class Store:
     """A store with space for `space` messages; it refuses as the ingress does."""
 
-    def __init__(self, retries: UrgentRetries, space: int) -> None:
+    def __init__(self, retries: StorageRetries, space: int) -> None:
         self.retries, self.space = retries, space
         self.tried: list[int] = []
 
@@ -45,8 +45,8 @@ class Store:
         return stored
 
 
-def retries_of(*priorities: int) -> UrgentRetries:
-    retries = UrgentRetries()
+def retries_of(*priorities: int) -> StorageRetries:
+    retries = StorageRetries()
     for seq, priority in enumerate(priorities):
         retries.add(parsed(seq, priority))
     return retries
@@ -80,7 +80,7 @@ def test_less_urgent_message_waits_for_a_waiting_urgent_one() -> None:
     less, alike, more = (parsed(9, priority) for priority in (3, 4, 5))
     nameless = parsed_as(None, 1)
     held = [retries.must_wait(each) for each in (less, alike, more, nameless)]
-    assert held == [True, False, False, False]
+    assert held == [True, False, False, True]
     retries.retry(Store(retries, 1))
 
     assert not retries.must_wait(less)
@@ -88,18 +88,47 @@ def test_less_urgent_message_waits_for_a_waiting_urgent_one() -> None:
 
 def test_exhausted_budget_does_not_hold_messages_back() -> None:
     """A full queue drops less urgent messages by itself."""
-    retries = UrgentRetries()
+    retries = StorageRetries()
     retries.add(parsed(1, 4), is_disk_full=False)
 
     assert not retries.must_wait(parsed(2, 3))
 
 
-def test_routine_and_nameless_messages_do_not_wait() -> None:
-    """Their broker or their sender keeps them; a receipt could not name the latter."""
-    retries = retries_of(3, 1)
-    retries.add(parsed_as(None, 5))
+def test_routine_messages_with_an_id_do_not_wait() -> None:
+    """Their senders keep them."""
+    assert retries_of(3, 1).wait_s() is None
 
+
+def test_messages_without_an_id_wait_for_space_on_disk() -> None:
+    """Their senders do not send them again; a full queue drops the least urgent."""
+    retries = StorageRetries()
+    retries.add(parsed_as(None, 5), is_disk_full=False)
     assert retries.wait_s() is None
+    retries.add(parsed_as(None, 1))
+
+    assert retries.deliveries == {(1, 1)}
+
+
+def test_message_that_is_delivered_again_takes_the_place_of_the_first() -> None:
+    """It would be stored twice; the first can no longer be acknowledged."""
+    retries, alike = StorageRetries(), parsed_as(None, 1)
+    retries.add(alike)
+    retries.add(parsed(7, 5))
+    retries.forget([alike.incoming])
+    assert retries.deliveries == {(1, 1)}
+    retries.forget([alike.incoming._replace(is_duplicate=True)])
+
+    assert (retries.deliveries, len(retries.retry(Store(retries, 9)))) == (set(), 1)
+
+
+def test_least_urgent_of_the_largest_sender_is_discarded() -> None:
+    retries = StorageRetries()
+    for priority in (5, *[1] * MAX_WAITING, 4):
+        retries.add(parsed_as(None, priority))
+    store = retries.retry(lambda batch: batch)
+
+    assert [each.draft.priority for each in store[:2]] == [5, 4]
+    assert len(store) == MAX_WAITING
 
 
 def test_memory_is_bounded() -> None:
@@ -111,7 +140,7 @@ def test_memory_is_bounded() -> None:
 
 def test_flood_pushes_out_its_own_last_messages() -> None:
     """Not the alarm of another node, nor what the node sent first."""
-    retries = UrgentRetries()
+    retries = StorageRetries()
     other = parsed_as(MessageId("other", "b", 1), 4)
     retries.add(other)
     for seq in range(MAX_WAITING + 10):
@@ -124,7 +153,7 @@ def test_flood_pushes_out_its_own_last_messages() -> None:
 
 
 def test_memory_of_large_messages_is_bounded_after_each_retry() -> None:
-    retries, size = UrgentRetries(), MAX_WAITING_BYTES // 4
+    retries, size = StorageRetries(), MAX_WAITING_BYTES // 4
     for seq in range(6):
         retries.add(parsed_as(MessageId("n", "b", seq), 4, bytes(size)))
         assert retries.retry(Store(retries, 0)) == []
