@@ -169,7 +169,7 @@ def test_command_reads_standard_input() -> None:
     ("arguments", "code", "message"),
     [
         (["index", "nowhere.csv"], 65, "backend-spark: nowhere.csv: cannot be read"),
-        (["score", "--config", "nowhere.toml"], 78, "nowhere.toml cannot be read"),
+        (["score", "--config", "nowhere.toml"], 78, "nowhere.toml must be a file"),
     ],
 )
 def test_command_ends_with_its_exit_code(
