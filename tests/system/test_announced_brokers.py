@@ -240,6 +240,25 @@ def test_original_manager_lists_the_broker(system: System) -> None:
 
 def test_gateway_of_the_original_keeps_a_broker_that_stops(one: System) -> None:
     """It could not follow the removal, which comes when it is gone."""
+    _stop_broker_of_the_original(one).stop()
+
+
+@pytest.mark.long
+def test_broker_that_stopped_is_removed_without_the_gateway_of_the_original(
+    one: System,
+) -> None:
+    """After the grace of an announced broker, which is three minutes."""
+    gateway = _stop_broker_of_the_original(one)
+    gateway.stop()
+    info = {"host": gateway.own.host, "port": gateway.own.port}
+    forgotten = json.dumps({"broker_info": info}).encode()
+    one.watchers["a"].publish("/api/tool/gatewaybroker/forget", forgotten)
+    wait_until(lambda: "/1" not in one.table(), 300)
+    assert gateway.ended == ""
+
+
+def _stop_broker_of_the_original(one: System) -> GammaGateway:
+    """Stop one of two announced brokers beside a gateway of the original."""
     first, second = one.make_broker(), one.make_broker()
     one.announce("east", first, "/")
     wait_until(lambda: one.table() == {"/": first.port})
@@ -251,13 +270,7 @@ def test_gateway_of_the_original_keeps_a_broker_that_stops(one: System) -> None:
     one.programs.kill("west", signal.SIGTERM)
     wait_until(lambda: any("one that stays in the table" in e for e in one.errors()))
     assert one.table() == {"/": first.port, "/1": second.port}
-
-    gateway.stop()
-    info = {"host": gateway.own.host, "port": gateway.own.port}
-    forgotten = json.dumps({"broker_info": info}).encode()
-    one.watchers["a"].publish("/api/tool/gatewaybroker/forget", forgotten)
-    wait_until(lambda: one.table() == {"/": first.port}, 300)
-    assert gateway.ended == ""
+    return gateway
 
 
 class TrustedSystem:
