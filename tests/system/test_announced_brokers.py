@@ -16,7 +16,7 @@ from trusted_system import tls_section
 pytestmark = pytest.mark.broker
 
 TABLE, ERRORS = "/api/brokertable/all/info", "/api/errors"
-BEAT_S = 0.5
+BEAT_S = 1.0
 LEASE_S = 3 * BEAT_S
 
 
