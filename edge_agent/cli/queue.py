@@ -35,6 +35,12 @@ from spatial_mqtt.senml import MessageId, decode_pack, encode_json
 PAGE_ROWS = 200
 
 
+REPAIR = (
+    "start the agent, which recovers the readable messages, or do so with "
+    "`edge-agent queue repair`"
+)
+
+
 class _Group(click.Group):
     """Prints errors of the queue and the settings, and sets the exit status."""
 
@@ -45,8 +51,16 @@ class _Group(click.Group):
             raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
         except (QueueError, OSError, sqlite3.DatabaseError) as error:
             words = lifecycle.explain_denied(error) or error
-            click.echo(f"{PROGRAM}: {words}", err=True)
+            click.echo(f"{PROGRAM}: {words}{_remedy(error)}", err=True)
             raise SystemExit(EXIT_FAILED) from error
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about a damaged file; empty for other errors."""
+    codes = {getattr(each, "sqlite_errorcode", 0) & 0xFF
+             for each in (error, error.__cause__)}  # fmt: skip
+    is_damaged = codes & {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+    return f"; {REPAIR}" if is_damaged else ""
 
 
 @click.group("queue", cls=_Group)
@@ -162,6 +176,8 @@ def check(path: Path, as_json: bool) -> None:
             rows += 1
             bad += not row.is_intact
     _print({"file": verdict, "rows": rows, "bad": bad}, as_json)
+    if verdict != "ok":
+        click.echo(f"{PROGRAM}: the file is damaged; {REPAIR}", err=True)
     raise SystemExit(EXIT_FAILED if bad or verdict != "ok" else 0)
 
 

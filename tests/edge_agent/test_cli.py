@@ -171,6 +171,19 @@ def test_check_names_a_damaged_queue_file(
     assert ("queue.path must be sound" in problems) == bool(expected)
 
 
+@pytest.mark.parametrize("command", ["stats", "peek", "export", "check"])
+def test_queue_commands_name_the_remedy_for_a_damaged_file(
+    tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "queue.db"
+    SqliteQueue(file, "kochi-0001", "boot", 1_000_000).close()
+    file.write_bytes(b"\xa5" * 60_000)
+    result = run(tmp_path, "queue", command)
+
+    assert result.returncode == 1
+    assert "edge-agent queue repair" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
