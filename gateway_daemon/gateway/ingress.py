@@ -265,7 +265,7 @@ class Ingress(BaseConnectionHandler):
         new = [p for p in batch if not self._redeliveries.is_stored(p.incoming)]
         if any(p.incoming.is_duplicate for p in new):
             new = without_copies(new)
-            self._retries.forget(p.incoming for p in new)
+            new = [p for p in new if not self._retries.adopt(p.incoming)]
         parsed = [message for each in new for message in self._admit(each)]
         return self._store(self.checks.identity_check.filter_genuine(parsed))
 

@@ -7,6 +7,7 @@ stored are recognised by their packet id and content.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from edge_agent.queue.base import cost_bytes
@@ -73,16 +74,19 @@ class StorageRetries:
             return False
         return any(each.draft.priority > message.draft.priority for each in self._held)
 
-    def forget(self, redelivered: Iterable[IncomingMessage]) -> None:
-        """Discard what the broker has delivered again, which takes its place."""
-        marks = {make_mark(each) for each in redelivered if each.is_duplicate}
-        if marks:
-            self._held = [
-                m
-                for m in self._held
-                if m.draft.id or make_mark(m.incoming) not in marks
-            ]
-            self._held_bytes = sum(map(_size_bytes, self._held))
+    def adopt(self, redelivered: IncomingMessage) -> bool:
+        """Whether a publication is a redelivery of a held one, to acknowledge instead.
+
+        The held message stays: a rate limit could reject the redelivery.
+        """
+        if not redelivered.is_duplicate:
+            return False
+        mark = make_mark(redelivered)
+        for at, each in enumerate(self._held):
+            if each.draft.id is None and make_mark(each.incoming) == mark:
+                self._held[at] = replace(each, incoming=redelivered)
+                return True
+        return False
 
     def wait_s(self) -> float | None:
         """Seconds until the next retry; None when nothing is held."""

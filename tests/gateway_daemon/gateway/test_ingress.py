@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,16 +255,21 @@ def test_full_inbox_leaves_publications_with_the_broker(
 def test_message_without_an_id_waits_for_space_on_disk(
     broker: Broker, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is acknowledged once it is stored, after a lost link too."""
+    """It is acknowledged once it is stored, after a lost link too.
+
+    All come at once then, which a rate limit would reject.
+    """
     with make_ingress(broker, tmp_path) as ingress:
         put = ingress._lanes.put  # noqa: SLF001
         _run_with_full_disk(ingress, monkeypatch)
         for number in range(30):
             client.publish("/forward/1/2", b"%d" % number)
         _wait_for_held(ingress, 30)
+        ingress.checks = replace(ingress.checks, rate_limit=SenderRateLimit(0.1))
         _break_link(ingress)
         wait_until(lambda: ingress._connection._generation > 1 and ingress.is_up)  # noqa: SLF001
         _wait_for_held(ingress, 30, connection=2)
+        ingress.checks = replace(ingress.checks, rate_limit=SenderRateLimit(None))
         monkeypatch.setattr(ingress._lanes, "put", put)  # noqa: SLF001
         wait_until(lambda: _stored(ingress) >= 30 and not ingress._withheld)  # noqa: SLF001
         stored = ingress._lanes._lanes[None].queue.lease(100)  # noqa: SLF001

@@ -35,8 +35,7 @@ class Store:
     def __call__(self, batch: list[ParsedMessage]) -> list[ParsedMessage]:
         stored = []
         for each in batch:
-            assert each.draft.id is not None
-            self.tried.append(each.draft.id.seq)
+            self.tried.append(each.draft.id.seq if each.draft.id else -1)
             if self.space > 0:
                 self.space -= 1
                 stored.append(each)
@@ -109,16 +108,16 @@ def test_messages_without_an_id_wait_for_space_on_disk() -> None:
     assert retries.deliveries == {(1, 1)}
 
 
-def test_message_that_is_delivered_again_takes_the_place_of_the_first() -> None:
-    """It would be stored twice; the first can no longer be acknowledged."""
+def test_message_that_is_delivered_again_is_held_once() -> None:
+    """The later delivery is acknowledged; the first can no longer be."""
     retries, alike = StorageRetries(), parsed_as(None, 1)
     retries.add(alike)
     retries.add(parsed(7, 5))
-    retries.forget([alike.incoming])
-    assert retries.deliveries == {(1, 1)}
-    retries.forget([alike.incoming._replace(is_duplicate=True)])
-
-    assert (retries.deliveries, len(retries.retry(Store(retries, 9)))) == (set(), 1)
+    later = alike.incoming._replace(delivery=(2, 1))
+    assert not retries.adopt(later)
+    assert retries.adopt(later._replace(is_duplicate=True))
+    assert retries.deliveries == {(2, 1)}
+    assert len(retries.retry(Store(retries, 9))) == 2
 
 
 def test_least_urgent_of_the_largest_sender_is_discarded() -> None:
