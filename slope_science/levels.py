@@ -39,8 +39,8 @@ MAX_LINE_POINTS = 151
 LOOK_AHEAD_H: Final = (2, 3)
 """Hours ahead by which prefectures judge levels 2 to 4; most of them take two."""
 
-ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL = range(2, 6)
-JUDGED_LEVELS: Final = (ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL)
+LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
+JUDGED_LEVELS: Final = (ADVISORY, WARNING, DANGER, EMERGENCY)
 """Levels that rain can reach, each with a criterion."""
 
 FULL_PERCENT: Final = 100.0
@@ -165,13 +165,13 @@ class Criteria:
 
     def limit_mm(self, level: int, r60_mm: float) -> float:
         """Criterion of a level at a 60-minute rain; `NOT_JUDGED_MM` without one."""
-        if level == WARNING_LEVEL:
+        if level == WARNING:
             return self.warning_mm
-        if level == LINE_LEVEL:
+        if level == DANGER:
             return self.critical_line_mm(r60_mm)
         constant_mm, line = (
             (self.special_mm, self.special_line)
-            if level == SPECIAL_LEVEL
+            if level == EMERGENCY
             else (self.advisory_mm, self.advisory_line)
         )
         return _on_line(line, r60_mm) if line else constant_mm
@@ -208,8 +208,6 @@ def _on_line(line: CriticalLine, r60_mm: float) -> float:
     share = (r60_mm - low_mm) / (next_mm - low_mm)
     return high + share * (low - high)
 
-
-LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 
 CRITERIA_LEVELS: Final = {
     "special": EMERGENCY,

@@ -39,10 +39,10 @@ from service_runtime.metrics import parse_listen_address
 from service_runtime.settings import Problem
 from service_runtime.tls import Endpoint
 from slope_science.levels import (
+    DANGER,
     DEFAULT_CRITERIA,
+    EMERGENCY,
     JUDGED_LEVELS,
-    LINE_LEVEL,
-    SPECIAL_LEVEL,
 )
 from spatial_mqtt.announcements import NoticeSigner
 
@@ -260,7 +260,7 @@ def describe_file(file: CriteriaFile) -> Iterator[str]:
 
 
 def _level_5(rows: Sequence[CriteriaRow]) -> str:
-    judged = sum(SPECIAL_LEVEL not in row.criteria().not_judged for row in rows)
+    judged = sum(EMERGENCY not in row.criteria().not_judged for row in rows)
     return (
         f"{judged} judged at level 5, {len(rows) - judged} not judged at level 5 by "
         "the prefecture"
@@ -277,7 +277,7 @@ def _levels(rows: Sequence[CriteriaRow]) -> str:
     notes = []
     if any(each.special_assumed for each in made):
         notes.append("level 5 by 1.25 of the critical line without rain (assumed)")
-    if any(not each.line and LINE_LEVEL not in each.not_judged for each in made):
+    if any(not each.line and DANGER not in each.not_judged for each in made):
         notes.append("level 4 by the planning line (assumed)")
     return "; ".join([f"judged at level {', '.join(counts)}", *notes])
 

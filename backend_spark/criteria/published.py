@@ -33,12 +33,12 @@ from typing import Final
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science.levels import (
-    ADVISORY_LEVEL,
-    LINE_LEVEL,
+    ADVISORY,
+    DANGER,
+    EMERGENCY,
     MAX_LINE_POINTS,
     NOT_JUDGED_MM,
-    SPECIAL_LEVEL,
-    WARNING_LEVEL,
+    WARNING,
 )
 
 MAX_BYTES: Final = 400_000_000
@@ -77,15 +77,15 @@ _PLAIN_COLUMNS: Final = {
     "tilt3_deg_per_h": "tilt3_deg_per_h",
     "tilt4_deg_per_h": "tilt4_deg_per_h",
 }
-_LEVEL_COLUMNS: Final = {"level1": ADVISORY_LEVEL, "level2": WARNING_LEVEL}
+_LEVEL_COLUMNS: Final = {"level1": ADVISORY, "level2": WARNING}
 _TOTALS: Final = {"合計", "計", "総計", "小計", "総合計", "total", "sum", "件数"}
 _NOTE_STARTS: Final = ("#", "※", "注", "(注", "*注", "出典", "備考")
 _TITLE_LEVELS: Final = (
-    (SPECIAL_LEVEL, ("レベル5", "特別警報")),
-    (LINE_LEVEL, ("レベル4", "危険警報", "警戒情報")),
-    (ADVISORY_LEVEL, ("レベル2", "注意報")),
+    (EMERGENCY, ("レベル5", "特別警報")),
+    (DANGER, ("レベル4", "危険警報", "警戒情報")),
+    (ADVISORY, ("レベル2", "注意報")),
 )
-_FILE_LEVELS: Final = {"1": SPECIAL_LEVEL, "2": LINE_LEVEL, "3": ADVISORY_LEVEL}
+_FILE_LEVELS: Final = {"1": EMERGENCY, "2": DANGER, "3": ADVISORY}
 
 
 NumberedLine = tuple[int, list[str]]
@@ -109,7 +109,7 @@ class CriteriaColumns:
     places: Mapping[str, int]
     levels: Mapping[int, int]
     line: tuple[int, ...] = ()
-    line_level: int = LINE_LEVEL
+    line_level: int = DANGER
     is_own: bool = True
 
 
@@ -362,7 +362,7 @@ def find_columns(
     if not {"mesh", "cell"} & set(places) or not (levels or points):
         return None
     named = [_key(names[place]).startswith("level3_") for place in points.values()]
-    level = LINE_LEVEL if all(named) else line_level or 0
+    level = DANGER if all(named) else line_level or 0
     line = tuple(points[mm] for mm in sorted(points))
     plain_names = [plain_text(name) for name in names]
     is_own = bool({"mesh", "cell"} & set(map(_key, names)))
@@ -385,11 +385,11 @@ def _level_of(key: str) -> int | None:
     if "土壌雨量指数" not in key:  # not 表面雨量指数, 流域雨量指数
         return None
     if "特別警報" in key:
-        return SPECIAL_LEVEL
+        return EMERGENCY
     if "注意報" in key:
-        return ADVISORY_LEVEL
+        return ADVISORY
     is_other = any(word in key for word in ("危険警報", "警戒"))
-    return WARNING_LEVEL if "警報" in key and not is_other else None
+    return WARNING if "警報" in key and not is_other else None
 
 
 def _wrong_header(columns: CriteriaColumns) -> Iterator[str]:
@@ -402,7 +402,7 @@ def _wrong_header(columns: CriteriaColumns) -> Iterator[str]:
         yield f"each column must be there once, got {twice[0]} twice"
     is_jma_line = columns.line and not keys[columns.line[0]].startswith("level3_")
     if not is_jma_line:
-        for name, level in (("LEVEL1", ADVISORY_LEVEL), ("LEVEL2", WARNING_LEVEL)):
+        for name, level in (("LEVEL1", ADVISORY), ("LEVEL2", WARNING)):
             if level not in columns.levels:
                 yield f"needs a column {name}, got {got}"
     elif not columns.line_level:

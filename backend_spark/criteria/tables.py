@@ -27,13 +27,13 @@ from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science import ScienceError
 from slope_science.levels import (
-    ADVISORY_LEVEL,
+    ADVISORY,
+    DANGER,
+    EMERGENCY,
     FULL_PERCENT,
-    LINE_LEVEL,
     LOOK_AHEAD_H,
     NOT_JUDGED_MM,
-    SPECIAL_LEVEL,
-    WARNING_LEVEL,
+    WARNING,
     Criteria,
     CriticalLine,
 )
@@ -199,22 +199,22 @@ class CriteriaRow:
         if table is None:
             return self
         given = {
-            ADVISORY_LEVEL: self.advisory_mm,
-            WARNING_LEVEL: self.warning_mm,
-            SPECIAL_LEVEL: self.special_mm
+            ADVISORY: self.advisory_mm,
+            WARNING: self.warning_mm,
+            EMERGENCY: self.special_mm
             or _at_rest_mm(table.special_line_mm, table.special_mm),
         }
         if not is_for_cell:
             given |= dict.fromkeys(table.criteria().not_judged, NOT_JUDGED_MM)
         return replace(
             self,
-            advisory_mm=given[ADVISORY_LEVEL],
-            warning_mm=given[WARNING_LEVEL],
-            special_mm=given[SPECIAL_LEVEL],
+            advisory_mm=given[ADVISORY],
+            warning_mm=given[WARNING],
+            special_mm=given[EMERGENCY],
             line_mm=table.line_mm,
             municipality=table.municipality,
-            advisory_line_mm=_scaled(table.advisory_line_mm, given[ADVISORY_LEVEL]),
-            special_line_mm=_scaled(table.special_line_mm, given[SPECIAL_LEVEL]),
+            advisory_line_mm=_scaled(table.advisory_line_mm, given[ADVISORY]),
+            special_line_mm=_scaled(table.special_line_mm, given[EMERGENCY]),
             look_ahead_h=table.look_ahead_h,
         )
 
@@ -531,18 +531,18 @@ def _row(published: PublishedRow) -> CriteriaRow:
         raise FieldError(
             "line", rule, len(published.cells), "look for a comma too many"
         )
-    special = columns.places.get("special", columns.levels.get(SPECIAL_LEVEL))
+    special = columns.places.get("special", columns.levels.get(EMERGENCY))
     has_special = special is not None and _cell(published, special)
     line = {columns.line_level: published.line()}
     row = CriteriaRow(
-        _constant(published, ADVISORY_LEVEL),
-        _constant(published, WARNING_LEVEL),
-        line.get(LINE_LEVEL, ()),
+        _constant(published, ADVISORY),
+        _constant(published, WARNING),
+        line.get(DANGER, ()),
         published.criterion(special) if has_special and special is not None else None,
         published.text("municipality"),
         published.text("version"),
-        line.get(ADVISORY_LEVEL, ()),
-        line.get(SPECIAL_LEVEL, ()),
+        line.get(ADVISORY, ()),
+        line.get(EMERGENCY, ()),
         _look_ahead_h(published.text("look_ahead_h")),
         _number(published, "line_percent", MIN_LINE_PERCENT, MAX_LINE_PERCENT),
         _tilt_rates(published),

@@ -28,7 +28,7 @@ from backend_spark.scoring.surrounding_rain import (
 )
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.levels import (
-    LINE_LEVEL,
+    DANGER,
     LOWEST,
     Criteria,
     Finding,
@@ -144,7 +144,7 @@ def list_assumptions(
     found = []
     if criteria.assumed:
         found.append(_DEFAULT_CRITERIA)
-    elif not criteria.line and LINE_LEVEL not in criteria.not_judged:
+    elif not criteria.line and DANGER not in criteria.not_judged:
         found.append(_DEFAULT_LINE)
     if criteria.special_assumed:
         found.append(_DEFAULT_SPECIAL)

@@ -21,14 +21,14 @@ from slope_science.evidence.settings import (
     used_key,
 )
 from slope_science.levels import (
-    ADVISORY_LEVEL,
+    ADVISORY,
+    DANGER,
     DEFAULT_CRITERIA,
+    EMERGENCY,
     JUDGED_LEVELS,
-    LINE_LEVEL,
     NO_LINE,
     NOT_JUDGED_MM,
-    SPECIAL_LEVEL,
-    WARNING_LEVEL,
+    WARNING,
     Criteria,
 )
 
@@ -161,15 +161,15 @@ class CriteriaSection:
         whole = self.warning_mm or DEFAULT_CRITERIA.warning_mm
         planned = Criteria.assumed_from(whole)
         given = {
-            ADVISORY_LEVEL: self.advisory_mm,
-            WARNING_LEVEL: self.warning_mm,
-            SPECIAL_LEVEL: self.special_mm,
+            ADVISORY: self.advisory_mm,
+            WARNING: self.warning_mm,
+            EMERGENCY: self.special_mm,
         } | dict.fromkeys(self.not_judged, NOT_JUDGED_MM)
-        is_line_judged = LINE_LEVEL not in self.not_judged
+        is_line_judged = DANGER not in self.not_judged
         return Criteria(
-            given[WARNING_LEVEL] or whole,
-            given[ADVISORY_LEVEL] or planned.advisory_mm,
-            given[SPECIAL_LEVEL] or planned.special_mm,
+            given[WARNING] or whole,
+            given[ADVISORY] or planned.advisory_mm,
+            given[EMERGENCY] or planned.special_mm,
             assumed=None in given.values(),
             line=self.line if is_line_judged else NO_LINE,
         )
