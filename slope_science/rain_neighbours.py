@@ -36,7 +36,7 @@ class ComparisonLimits:
     Attributes:
         seconds: The duration.
         excess_mm: Minimum rain of a gauge that has too much.
-        clog_mm: Minimum rain beside a gauge that has none.
+        clog_mm: Minimum rain beside a gauge that has none; at most `low_mm`.
         low_mm: Minimum rain beside a gauge that has too little.
     """
 
@@ -133,19 +133,36 @@ def _agree_all(
     first_s, last_s = (max(at_s - limits.seconds, record.times_s[1])
                        for at_s in (times_s[0], times_s[-1]))  # fmt: skip
     whole, shared = (first_s, times_s[-1]), (last_s, max(last_s, times_s[0]))
-    ours = record.known_spans(*whole)
-    most_mm, least_s = record.rain_mm(*whole), _least_known_s(whole)
+    ours, most_mm = record.known_spans(*whole), record.rain_mm(*whole)
     is_any_known = False
     for gauge in neighbours:
-        other = gauge.record
+        other, beside_mm = gauge.record, gauge.record.rain_mm(*whole)
+        # The rain of the known time matters only where it rained enough.
+        is_open = _may_contradict((0.0, most_mm), (0.0, beside_mm), limits)
+        if is_any_known and not is_open:
+            continue
         spans = _clipped(_known_to_both(ours, other, whole), shared)
-        is_any_known = is_any_known or _length_s(spans) >= least_s
+        is_any_known = is_any_known or _length_s(spans) >= _least_known_s(whole)
         own_mm, other_mm = _rain_of(record, spans), _rain_of(other, spans)
-        is_within = most_mm + ROUNDING_MM < max(limits.excess_mm, other_mm * RATIO)
-        more_mm = _most_beside_mm(own_mm, limits)
-        if not is_within or other.rain_mm(*whole) + ROUNDING_MM >= more_mm:
+        both = (own_mm, most_mm), (other_mm, beside_mm)
+        if is_open and _may_contradict(*both, limits):
             return False
     return is_any_known
+
+
+def _may_contradict(
+    own_mm: tuple[float, float], other_mm: tuple[float, float], limits: ComparisonLimits
+) -> bool:
+    """Whether a gauge may have too much or too little rain beside another one.
+
+    Args:
+        own_mm: Its least and its most rain.
+        other_mm: Those of the other gauge.
+        limits: Limits of the comparison.
+    """
+    excess_mm = max(limits.excess_mm, other_mm[0] * RATIO)
+    is_excess = own_mm[1] + ROUNDING_MM >= excess_mm
+    return is_excess or other_mm[1] + ROUNDING_MM >= _most_beside_mm(own_mm[0], limits)
 
 
 @dataclass(frozen=True)

@@ -479,6 +479,7 @@ class SensorNoise:
         self._last: deque[tuple[float, list[float]]] = deque(maxlen=2)
         self._bends: deque[float] = deque(maxlen=_KEPT)
         self._quanta: deque[float] = deque(maxlen=_KEPT)
+        self._quantum: float | None = None
         self._sigma: float | None = None
 
     def add(self, at_s: float, values: Sequence[float]) -> None:
@@ -490,7 +491,7 @@ class SensorNoise:
         changes = (b - a for a, b in zip(self.before, values, strict=False))
         self._quanta.extend(abs(each) for each in changes if abs(each) > _LEAST)
         self._last.append((at_s, list(values)))
-        self._sigma = None
+        self._quantum = self._sigma = None
 
     @property
     def before(self) -> Sequence[float]:
@@ -500,9 +501,10 @@ class SensorNoise:
     @property
     def quantum(self) -> float:
         """Smallest usual difference of two readings; 0 while all are equal."""
-        if not self._quanta:
-            return 0.0
-        return sorted(self._quanta)[len(self._quanta) // 10]
+        if self._quantum is None:
+            quanta = sorted(self._quanta)
+            self._quantum = quanta[len(quanta) // 10] if quanta else 0.0
+        return self._quantum
 
     @property
     def sigma(self) -> float:
@@ -539,7 +541,7 @@ class SensorNoise:
         known_bends = bends if error == 1.0 else [each / error for each in bends]
         self._bends = deque(known_bends, maxlen=_KEPT)
         self._quanta = deque(quanta, maxlen=_KEPT)
-        self._sigma = None
+        self._quantum = self._sigma = None
 
 
 def _bends(*moments: tuple[float, Sequence[float]]) -> Iterator[float]:
