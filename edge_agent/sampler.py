@@ -1,9 +1,11 @@
 """Sampler: reads sensors at one instant, runs triage and queues one pack."""
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from edge_agent.clock import SET_CLOCK_STATE, Clock, Instant
 from edge_agent.quantities import SentReadings
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 TRIAGE_STATE = "triage"
 REPORT_PRIORITY = 2
 """Before routine readings, and below the priorities that state a level."""
+
+_NOTHING: Final = TriageResult(LOWEST, None, LOWEST)
 
 
 def make_draft(pack: Pack, cell: Cell) -> MessageDraft:
@@ -55,6 +59,11 @@ def make_draft(pack: Pack, cell: Cell) -> MessageDraft:
 def _health_key(sensor: str) -> str:
     """Key of a sensor's last reported health."""
     return f"sensor.{sensor}.health"
+
+
+def _levels(result: TriageResult) -> tuple[int, ...]:
+    """The levels that switch outputs, or that the office sees."""
+    return result.level, result.alarm_level, result.isolated_alarm_level
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,7 @@ class Sampler:
         self._clock = identity.clock
         self._sent = SentReadings(self._sensors)
         self._diagnostics: dict[str, str] = {}
+        self._stated = _levels(_NOTHING)
         states = {s.name: queue.get_state(_health_key(s.name)) for s in self._sensors}
         self._reader = SensorReader(
             self._sensors,
@@ -172,8 +182,11 @@ class Sampler:
             assessment = self._triage.assess(readings, moment.instant)
             # Under the lock: an earlier level must not replace a later one.
             self.on_assessed(assessment, readings)
+            if not readings and self._is_news(assessment):
+                readings = self._reader.last_healths(chosen)
             if not readings:
                 return
+            self._stated = _levels(assessment)
             healths = self._healths(readings)
             readings = self._sent.convert([*readings, *self._changed_diagnostics()])
         with self._storing:
@@ -225,6 +238,18 @@ class Sampler:
             log.warning("criteria of a notice are refused: %s", error)
         except QueueFileError as error:
             log.warning("new criteria are not stored: %s", error)
+
+    def _is_news(self, assessment: TriageResult) -> bool:
+        """Whether a level is higher than in the last pack; called under `_assessing`.
+
+        Creep may last long enough to count only after its sensor has failed. A pack
+        needs a reading, and the state of the sensors is the only one that is not old.
+        """
+        now = _levels(assessment)
+        is_higher = any(map(operator.gt, now, self._stated))
+        # one that ends without a pack, and begins anew, is news
+        self._stated = tuple(map(min, now, self._stated))
+        return is_higher
 
     def _moment(self) -> _Moment:
         clock = self._clock
@@ -293,3 +318,5 @@ class Sampler:
             log.error(  # noqa: TRY400
                 "a pack of priority %d is lost: %s", assessment.priority, error
             )
+            with self._assessing:
+                self._stated = _levels(_NOTHING)  # the next pack states its level

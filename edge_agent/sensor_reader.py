@@ -169,6 +169,14 @@ def _problem(name: str, health: _Health) -> str:
     return ""
 
 
+def _health_text(health: _Health) -> str:
+    """The health of a sensor as it is reported."""
+    error = health.error  # another thread may clear it meanwhile
+    if error is not None:
+        return f"{error.health}: {error}"
+    return health.note or Health.OK.value
+
+
 def _queue_name(sensor: Sensor) -> str:
     """What is read one after the other: the sensors of a line, or one sensor."""
     return sensor.line or sensor.name
@@ -287,6 +295,13 @@ class SensorReader:
         """Error of each sensor whose last reading failed, by name."""
         return {n: h.error for n, h in self._health.items() if h.error is not None}
 
+    def last_healths(self, sensors: Sequence[Sensor]) -> list[Reading]:
+        """The health of some sensors as it was reported last, or would be."""
+        return [
+            Reading(health_name(s.name), None, _health_text(self._health[s.name]))
+            for s in sensors
+        ]
+
     def _is_paused(self, sensor: Sensor, *, is_urgent: bool) -> bool:
         health = self._health[sensor.name]
         is_backing_off = self._mono_s() < health.retry_at_s and not is_urgent
@@ -389,4 +404,4 @@ class SensorReader:
             log.info("sensor %s is OK again", name)
             return [Reading(health_name(name), None, Health.OK.value)]
         log.warning("%s", error)
-        return [Reading(health_name(name), None, f"{error.health}: {error}")]
+        return [Reading(health_name(name), None, _health_text(health))]

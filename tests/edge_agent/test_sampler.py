@@ -331,6 +331,33 @@ def test_level_ends_although_no_sensor_can_be_read(tmp_path: Path) -> None:
     assert sent == [4, 4]  # the reading, and that there is none
 
 
+def test_level_that_rises_while_no_sensor_can_be_read_is_sent_once(
+    tmp_path: Path,
+) -> None:
+    """Creep lasts long enough to count only after its sensor has failed.
+
+    The siren would be on, and the office would not know why.
+    """
+    sensor = FakeSensor([])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
+    levels: list[int] = []
+    sampler.on_assessed = lambda result, _readings: levels.append(result.alarm_level)
+    for minute in range(45):
+        CLOCK.now_s = START_S + minute * 60
+        sensor.readings = tilt(1.0 + 0.2 * max(0, minute - 10) / 60)
+        if minute == 22:
+            sensor.error = SensorBusError(TILT.name, "is gone", "look for it")
+        sampler.sample()
+    sent = packs(queue)
+    queue.close()
+    health = Reading("tilt/health", None, "no answer: sensor tilt is gone; look for it")
+    assert levels[22:] == [1, 1, 1, *[3] * 20]
+    raised = [pack for pack in sent if pack.priority > 1]
+    assert [pack.mono_s for pack in raised] == [25 * 60]
+    assert raised[0].readings == (health,)
+    assert decode_reasons(raised[0].reasons) == parse_why(raised[0].why or "")
+
+
 def test_failing_sensor_is_read_in_its_pause_only_for_an_event(tmp_path: Path) -> None:
     """Each reading of a dead probe takes seconds of its line."""
     reads: list[float] = []

@@ -223,6 +223,16 @@ def test_text_about_a_sensor_does_not_hide_its_failed_reading(
     assert (rows([*pole(0), *bad, *later])[-1]["level"] or 1) == 1
 
 
+def test_level_beside_the_health_of_its_failed_sensor_counts() -> None:
+    """Creep lasts long enough only when there are no readings of it any more."""
+    text = "silent: no answer"
+    health = [
+        replace(o, unit=None, value=None, text=text)
+        for o in sent(8, 4, TILT_WHY, ("pole/health", "Cel", 12.0))
+    ]
+    assert rows([*pole(0), *pole(5), *health])[-1]["level"] == 4
+
+
 def test_level_of_an_unknown_sensor_ends_with_the_next_message() -> None:
     """Earlier versions named a part of a renamed gauge as in the settings."""
     why = "limit 1: gauge/refused 9 >= 5 for 600 s"
