@@ -188,7 +188,7 @@ def open_hardware(node: NodeSettings) -> HardwareBackend:
     """Open the real pins, or the slope of ``[simulation]``.
 
     Raises:
-        BadPinFactory: The machine has no pins.
+        gpiozero.exc.BadPinFactory: The machine has no pins.
         SimulationError: The simulated slope cannot be made.
     """
     if node.settings.simulation is not None:
@@ -310,7 +310,7 @@ def build_node(
 
     Raises:
         QueueError: The queue cannot be opened.
-        BadPinFactory: The machine has no pins.
+        gpiozero.exc.BadPinFactory: The machine has no pins.
         SimulationError: The simulated slope cannot be made.
     """
     backend = open_hardware(node)

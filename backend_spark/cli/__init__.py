@@ -150,7 +150,7 @@ def parse_time_option(
     """Callback of an option with a time.
 
     Raises:
-        BadParameter: The text is no ISO time with a zone.
+        click.BadParameter: The text is no ISO time with a zone.
     """
     if text is None:
         return None

@@ -85,7 +85,7 @@ def decode(raw: bytes, full_scale_v: float) -> float:
     """Volts from the two bytes of the conversion register.
 
     Raises:
-        SaturatedError: The code is the maximum or the minimum.
+        InputSaturatedError: The code is the maximum or the minimum.
     """
     code = int.from_bytes(raw, signed=True)
     if code in {0x7FFF, -0x8000}:

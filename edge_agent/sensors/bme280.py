@@ -74,7 +74,7 @@ def decode(raw: bytes, trim: TrimParameters) -> AirMeasurement:
     """The air from the eight data registers, 0xF7 first.
 
     Raises:
-        SkippedError: Nothing was measured.
+        NotMeasuredError: Nothing was measured.
     """
     pressure = int.from_bytes(raw[0:3]) >> 4
     temp = int.from_bytes(raw[3:6]) >> 4

@@ -46,8 +46,8 @@ def decode(text: str) -> float:
     """Temperature in Celsius from the text of either file.
 
     Raises:
-        DamagedError: Bad CRC, or no number.
-        WrongError: The number is a code without a measurement.
+        OneWireAnswerError: Bad CRC, or no number.
+        NoTemperatureError: The number is a code without a measurement.
     """
     milli = _milli(text.strip())
     if milli == POWER_ON_MC:

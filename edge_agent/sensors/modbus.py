@@ -104,8 +104,8 @@ def decode(frame: bytes, sent: bytes) -> bytes:
         sent: The request.
 
     Raises:
-        DamagedError: It is not a complete answer to that request.
-        RefusedError: The probe answered with an exception.
+        ModbusAnswerError: It is not a complete answer to that request.
+        ModbusExceptionError: The probe answered with an exception.
     """
     if not is_complete(frame):
         raise ModbusAnswerError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")

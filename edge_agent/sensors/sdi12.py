@@ -79,7 +79,7 @@ def decode_body(answer: bytes, command: bytes) -> str:
     An echo of the command by the adapter is removed.
 
     Raises:
-        DamagedError: It is not a complete line of that probe.
+        Sdi12AnswerError: It is not a complete line of that probe.
     """
     line = answer.removeprefix(command)
     text = line.decode("latin-1")
@@ -94,7 +94,7 @@ def decode_announcement(answer: bytes, command: bytes) -> Announcement:
     """Decode the waiting time and the number of values from ``atttn``.
 
     Raises:
-        DamagedError: The answer has another form.
+        Sdi12AnswerError: The answer has another form.
     """
     found = _ACKNOWLEDGED.fullmatch(decode_body(answer, command))
     if found is None:
@@ -106,7 +106,7 @@ def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
     """The values of one ``aD0!``, such as ``0+3.14-2``.
 
     Raises:
-        DamagedError: The CRC is wrong, or the values are not numbers.
+        Sdi12AnswerError: The CRC is wrong, or the values are not numbers.
     """
     body = decode_body(answer, command)
     if with_crc:

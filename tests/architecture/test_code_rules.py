@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from pydoc import locate
+from textwrap import dedent
 
 import pytest
 
@@ -128,6 +130,50 @@ def test_public_methods_are_documented() -> None:
         where
         for where, method in found
         if not method.name.startswith("_") and method.name not in documented
+    ] == []
+
+
+RAISES = re.compile(r"^( *)Raises:\n((?:\1 +.*\n|\n)+)", re.MULTILINE)
+ERRORS = re.compile(r"^([\w.]+(?:, *[\w.]+)*):", re.MULTILINE)
+
+
+def iter_raised_names(tree: ast.Module) -> Iterator[str]:
+    """Names of exceptions in the sections `Raises:` of a module's docstrings."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    for node in ast.walk(tree):
+        text = isinstance(node, documented) and ast.get_docstring(node)
+        for section in RAISES.finditer(f"{text or ''}\n"):
+            for names in ERRORS.findall(dedent(section[2])):
+                yield from names.replace(" ", "").split(",")
+
+
+def iter_bound_names(tree: ast.Module) -> Iterator[str]:
+    """Names that a module imports or assigns."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_exceptions_that_docstrings_name_exist() -> None:
+    """As a class of the project, a builtin, with its module, or in this module."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    classes = {
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    named = [(p, name) for p, tree in trees.items() for name in iter_raised_names(tree)]
+
+    assert len(named) > 500
+    assert [
+        f"{name_of(path)}: {name}"
+        for path, name in named
+        if name not in classes
+        and locate(name) is None  # also builtins
+        and name not in iter_bound_names(trees[path])
     ] == []
 
 
