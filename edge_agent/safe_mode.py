@@ -60,14 +60,18 @@ class RecoveredSettings:
     has_queue: bool
 
 
-def recover_settings(raw: bytes) -> RecoveredSettings | None:
+def recover_settings(raw: bytes, name: str = "the file") -> RecoveredSettings | None:
     """Leave out the wrong parts of a settings file.
+
+    Args:
+        raw: The file.
+        name: Its name in errors.
 
     Returns:
         The rest; None when nothing is wrong, or when an essential part is.
     """
     text = raw.decode(errors="replace")
-    table, problems = _parse_sections(text)
+    table, problems = _parse_sections(text, name)
     has_queue = not problems or "queue" in table
     if text.encode() != raw:
         problems.append(NOT_UTF_8)
@@ -187,11 +191,11 @@ def report_periodically(
         put()
 
 
-def _parse_sections(text: str) -> tuple[Table, list[str]]:
+def _parse_sections(text: str, name: str = "") -> tuple[Table, list[str]]:
     """Parse the file; when it is no TOML, each section by itself."""
     text = text.removeprefix("\ufeff")  # the byte order mark of Windows' editors
     try:
-        return parse_toml(text), []
+        return parse_toml(text, name), []
     except SettingsError as error:
         problems = [str(error)]
     starts = [match.start() for match in _SECTION.finditer(text)]

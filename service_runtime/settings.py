@@ -180,7 +180,47 @@ def parse_toml(text: str, name: str = "the file") -> dict[str, Any]:
         return tomllib.loads(text)
     # Also a number of 5000 digits, and lists nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise SettingsError([Problem(name, f"must be TOML: {error}")]) from error
+        raise SettingsError([_not_toml(name, text, str(error))]) from error
+
+
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+_ONCE: Final = "give each key and [section] once; several of a kind are [[section]]"
+_CLOSE_TEXT: Final = "close the text with the quote that it begins with"
+_TOML_REMEDIES: Final = (
+    ("Invalid value", "write text in straight quotes, true and false in lower case"),
+    ("Expected newline", "write one value: text in quotes, a number as 1.5, no unit"),
+    ("Expected '=' after", "write key = value; a comment begins with #"),
+    ("Invalid statement", "begin the line with a key, a [section], or # for a comment"),
+    ("Cannot overwrite", _ONCE),
+    ("Cannot declare", _ONCE),
+    ("Duplicate", _ONCE),
+    ("Expected ']", "close the name of the section, as in [node] or [[sensor]]"),
+    ("Unclosed array", "separate elements by commas, and close the list with ]"),
+    ("Unclosed inline table", "separate keys by commas, and close the table with }"),
+    ("Unescaped", r"write \\ for \, or the text in single quotes"),
+    (r"Illegal character '\n'", _CLOSE_TEXT),
+    ("Illegal character", "remove this character, which may be invisible"),
+    ("Found invalid character", "remove this character, which may be invisible"),
+    ("Expected", _CLOSE_TEXT),
+    ("Unterminated string", _CLOSE_TEXT),
+    ("", "write this part anew"),
+)
+"""Beginnings of what tomllib says, and what to do."""
+
+
+def _not_toml(name: str, text: str, message: str) -> Problem:
+    """The problem of a text that is not TOML.
+
+    Without the line itself: it may be an address with a password.
+    """
+    place, part = _PLACE.search(message), ""
+    if place is not None:
+        *before, last = text.rstrip().split("\n")
+        line, column = place[1] or len(before) + 1, place[2] or len(last) + 1
+        part, message = f"line {line}, column {column}", message[: place.start()]
+    remedy = next(r for start, r in _TOML_REMEDIES if message.startswith(start))
+    return Problem(name, f"must be TOML ({message})", remedy=remedy, part=part)
 
 
 def read_settings_table(path: Path) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def install_settings(paths: CardPaths) -> InstallResult:
     is_installed = mark.exists() and mark.read_bytes() == digest.encode()
     is_installed = is_installed and _settings(paths.target) is not None
     try:
-        text, node = _checked(raw)
+        text, node = _checked(raw, found.name)
         files = _named_files(paths, node)
     except (TextError, SettingsError) as error:
         active = _active(paths.target)
@@ -187,9 +187,9 @@ def _found(source: Path) -> Path | None:
     return next((source / n for n in FILE_NAMES if (source / n).is_file()), None)
 
 
-def _checked(raw: bytes) -> tuple[str, NodeSettings]:
+def _checked(raw: bytes, name: str) -> tuple[str, NodeSettings]:
     text = _text(raw)
-    return text, parse_node_settings(parse_toml(text))
+    return text, parse_node_settings(parse_toml(text, name))
 
 
 def _text(raw: bytes) -> str:
@@ -199,7 +199,7 @@ def _text(raw: bytes) -> str:
 def _settings(target: Path) -> NodeSettings | None:
     """The active settings; None without valid ones."""
     try:
-        return _checked((target / NODE_FILE).read_bytes())[1]
+        return _checked((target / NODE_FILE).read_bytes(), NODE_FILE)[1]
     except (OSError, TextError, SettingsError):
         return None
 

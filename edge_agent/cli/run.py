@@ -164,7 +164,7 @@ def _settings_or_safe(
         return config.read_node_settings(path)
     except (SettingsError, OSError) as error:
         found = error
-    safe = recover_settings(raw)
+    safe = recover_settings(raw, str(path))
     if safe is None and state is not None:
         safe = recover_last_settings(raw, found, state)
     if safe is None:

@@ -215,7 +215,7 @@ def test_queue_commands_name_the_remedy_for_a_damaged_file(
             "",
             "managers or gateway must be given, and not both, got 'neither'",
         ),
-        ("[node]", "[node", "node.toml must be TOML"),
+        ("[node]", "[node", "node.toml: line 2, column 6 must be TOML (Expected ']'"),
     ],
 )
 def test_bad_settings_are_reported_and_no_queue_is_created(

@@ -63,7 +63,13 @@ def test_valid_file_needs_no_safe_mode() -> None:
         ("[queue]", "[power]\n[queue]", ["rain", "span"], True, "power.battery"),
         ("[queue]", "[oops]\na = 1\n[queue]", ["rain", "span"], True, "oops"),
         ("pin = 27", "pin = ", ["rain"], True, "[[sensor]] on line 16 is left out"),
-        ("[queue]", "[queue", ["rain", "span"], False, "the file must be TOML"),
+        (
+            "[queue]",
+            "[queue",
+            ["rain", "span"],
+            False,
+            "the file: line 9, column 7",
+        ),
         ("pin = 17", "pin 17", ["span"], True, "[[sensor]] on line 12 is left out"),
     ],
 )
