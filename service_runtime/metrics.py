@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.settings import KeyRule, Problem, SettingsError, key
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 
 MetricKind = Literal["gauge", "counter"]
@@ -114,15 +114,25 @@ def collect_certificate_end(files: TlsFiles) -> Metric:
     )
 
 
-def collect_broker_certificate_ends() -> Metric:
-    """Ends of the certificates of the brokers, as their last handshakes showed them."""
-    ends = tls.list_peer_certificate_ends().items()
-    return Metric(
-        "yamamori_broker_certificate_end_timestamp_seconds",
-        "gauge",
-        "Unix time at which the certificate of a broker ends, at the last handshake.",
-        tuple(MetricSample(end_s, {"broker": str(broker)}) for broker, end_s in ends),
+def collect_links() -> tuple[Metric, Metric]:
+    """By broker: the end of its certificate, and whether our client id is shared."""
+    return (
+        _by_broker(
+            "yamamori_broker_certificate_end_timestamp_seconds",
+            "Unix time at which a broker's certificate ends, at the last handshake.",
+            tls.list_peer_certificate_ends(),
+        ),
+        _by_broker(
+            "yamamori_client_id_shared",
+            "Whether another program seems to connect with the same client id.",
+            tls.list_shared_client_ids(),
+        ),
     )
+
+
+def _by_broker(name: str, doc: str, values: Mapping[Endpoint, float]) -> Metric:
+    samples = (MetricSample(v, {"broker": str(each)}) for each, v in values.items())
+    return Metric(name, "gauge", doc, tuple(samples))
 
 
 def _end_s(files: TlsFiles) -> float | None:
@@ -212,7 +222,7 @@ def make_metrics_servers(
         section: The settings.
         collect: Collects the metrics of the program.
         files: TLS files of the program; the end of its certificate is a metric,
-            as are those of its brokers.
+            as is the state of its links.
         setting: Name of the setting, for the error.
 
     Raises:
@@ -227,7 +237,7 @@ def make_metrics_servers(
                 lambda: [
                     *collect(),
                     collect_certificate_end(files),
-                    collect_broker_certificate_ends(),
+                    *collect_links(),
                 ],
             )
         ]

@@ -13,7 +13,7 @@ import ctypes
 import ipaddress
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -316,9 +316,32 @@ def note_peer_certificate(link: object, endpoint: Endpoint, sock: object) -> Non
         _PEER_ENDS[id(link)] = endpoint, end_s
 
 
-def forget_peer_certificate(link: object) -> None:
+_CLIENT_IDS: dict[int, tuple[Endpoint, Callable[[], bool]]] = {}
+
+
+def note_client_id(
+    link: object, endpoint: Endpoint, is_shared: Callable[[], bool]
+) -> None:
+    """Note a connection.
+
+    Args:
+        link: The connection.
+        endpoint: Address of the broker.
+        is_shared: Whether another program seems to connect with its client id.
+    """
+    _CLIENT_IDS[id(link)] = endpoint, is_shared
+
+
+def list_shared_client_ids() -> dict[Endpoint, bool]:
+    """By broker, whether another program seems to use a client id of this process."""
+    links = _CLIENT_IDS.copy().values()
+    return dict(sorted((endpoint, is_shared()) for endpoint, is_shared in links))
+
+
+def forget_link(link: object) -> None:
     """Forget what was noted for a connection that has been stopped."""
     _PEER_ENDS.pop(id(link), None)
+    _CLIENT_IDS.pop(id(link), None)
 
 
 def list_peer_certificate_ends() -> dict[Endpoint, float]:

@@ -312,10 +312,13 @@ class Connection:
         return f"mqtt {self.session.client_id}@{self.endpoint}"
 
     def _run(self) -> None:
+        tls.note_client_id(
+            self, self.endpoint, lambda: self._takeovers.is_suspected(monotonic())
+        )
         try:
             self._connect_until_stopped()
         finally:
-            tls.forget_peer_certificate(self)
+            tls.forget_link(self)
 
     def _connect_until_stopped(self) -> None:
         while not self._stopping.is_set():

@@ -154,6 +154,10 @@ class TakeoverDetector:
             self._silent_until_s = now_s + TAKEOVER_PERIOD_S
         return is_due
 
+    def is_suspected(self, now_s: float) -> bool:
+        """Whether the last warning is at most 20 minutes old."""
+        return now_s < self._silent_until_s + TAKEOVER_PERIOD_S
+
 
 class BatchingClient(paho.Client):
     """paho client that writes several publications at once.

@@ -11,7 +11,7 @@ from edge_agent.uplink.link_rate import RateLimiter, RatePeriod, parse_minute
 from edge_agent.uplink.scheduler import SenderProfile
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, key
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, list_shared_client_ids
 from spatial_mqtt.priority import LADDER, Delivery, QosPolicy
 
 
@@ -213,11 +213,13 @@ def format_link(
     down_s, unserved_s = uplink.down_since_s, uplink.unserved_since_s
     if uplink.endpoint is None:
         return "no gateway is known"
+    is_shared = list_shared_client_ids().get(uplink.endpoint, False)
+    shared = ", another program may use our client id" if is_shared else ""
     if down_s is not None:
-        return f"{uplink.endpoint} is down for {now_s - down_s:.0f} s"
+        return f"{uplink.endpoint} is down for {now_s - down_s:.0f} s{shared}"
     if unserved_s is not None:
-        return f"{uplink.endpoint} takes nothing for {now_s - unserved_s:.0f} s"
-    text = f"{uplink.endpoint} is up"
+        return f"{uplink.endpoint} takes nothing for {now_s - unserved_s:.0f} s{shared}"
+    text = f"{uplink.endpoint} is up{shared}"
     if not uplink.gives_receipts:
         text += ", gives no receipts"
     if uplink.held_count:

@@ -17,6 +17,7 @@ from edge_agent.clock import SystemClock
 from edge_agent.queue.base import Depth, QueueStats, format_depth
 from edge_agent.status import StatusInputs, make_status, save_status
 from edge_agent.uplink.settings import format_link
+from service_runtime import tls
 from service_runtime.tls import Endpoint
 
 GATEWAY = Endpoint("gw", 1884)
@@ -55,6 +56,21 @@ class Link:
 def test_link_state_is_formatted(link: Link, expected: str) -> None:
     """Up, down, up without custody, or without a gateway."""
     assert format_link(link, 100.0) == expected
+
+
+def test_link_state_names_a_shared_client_id() -> None:
+    """A node has no metrics; a copied card is found by this line."""
+    link = Link()
+    assert link.endpoint is not None
+    tls.note_client_id(link, link.endpoint, lambda: True)
+    try:
+        up = format_link(link, 100.0)
+        down = format_link(replace(link, down_since_s=99.0), 100.0)
+    finally:
+        tls.forget_link(link)
+    assert up == "gw:1884 is up, another program may use our client id"
+    assert down == "gw:1884 is down for 1 s, another program may use our client id"
+    assert format_link(link, 100.0) == "gw:1884 is up"
 
 
 def test_depth_is_formatted_urgent_first_with_drops() -> None:

@@ -13,6 +13,7 @@ from connection_events import Recorder
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from service_runtime.metrics import collect_links
 from service_runtime.tls import Endpoint
 from spatial_mqtt import tcp
 from spatial_mqtt.client import fetch_retained
@@ -522,10 +523,18 @@ def test_two_connections_with_one_client_id_are_named_in_the_log(
     """Mosquitto 2.0.11 only closes the older one, without a reason."""
     connect(broker, Session("gw-1"))
     link = connect(broker, Session("gw-1"))
+    before = shared_ids()
     wait_until(lambda: "again and again" in caplog.text)
 
     assert "the same client id, gw-1" in caplog.text
     assert "the broker closed the connection" in link.recorder.downs
+    assert [before, shared_ids()] == [{str(broker.endpoint): n} for n in (0, 1)]
+
+
+def shared_ids() -> dict[str, float]:
+    """The metric, by broker."""
+    samples = collect_links()[1].samples
+    return {sample.labels["broker"]: sample.value for sample in samples}
 
 
 @pytest.mark.parametrize(
@@ -545,6 +554,8 @@ def test_takeovers_are_recognised_by_their_number(
     seen = [detector.report_end(each, 10.0 * n) for n, each in enumerate(reasons)]
 
     assert seen == is_warned
+    assert detector.is_suspected(1219.0) is any(is_warned)
+    assert not detector.is_suspected(1220.0)
 
 
 def test_rare_ends_are_no_takeovers() -> None:

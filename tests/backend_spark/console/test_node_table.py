@@ -31,8 +31,8 @@ from backend_spark.tables.node_rows import (
 from backend_spark.tables.schemas import NODES, PARSED, SILVER, UTC_TIME
 from service_runtime.metrics import (
     MetricFamilies,
-    collect_broker_certificate_ends,
     collect_certificate_end,
+    collect_links,
 )
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
@@ -347,7 +347,7 @@ def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None
     assert sum(cells.values()) == len(SLOPES)
     assert values["yamamori_events_open", "4"] == 2
     assert values["yamamori_notifications_waiting",] == 0
-    families += [collect_certificate_end(TlsFiles()), collect_broker_certificate_ends()]
+    families += [collect_certificate_end(TlsFiles()), *collect_links()]
     assert [each.name for each in families] == named
 
 

@@ -25,8 +25,8 @@ from gateway_daemon.ca.authority import (
 )
 from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.metrics import (
-    collect_broker_certificate_ends,
     collect_certificate_end,
+    collect_links,
 )
 from service_runtime.tls import TlsFiles
 
@@ -380,7 +380,7 @@ def test_end_of_a_brokers_certificate_is_exported_to_prometheus(
     def end_s() -> float | None:
         ends = {
             sample.labels["broker"]: sample.value
-            for sample in collect_broker_certificate_ends().samples
+            for sample in collect_links()[0].samples
         }
         return ends.get(str(broker.daemons))
 
