@@ -5,7 +5,7 @@ Source: OASIS Common Alerting Protocol 1.2; Atom, RFC 4287.
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -87,8 +87,12 @@ class CapMessages:
 
     def newest(self) -> list[StoredMessage]:
         """The newest messages, newest first."""
-        entries = self.journal.read(KIND, limit=MAX_LISTED)
-        return [StoredMessage.of_entry(entry) for entry in entries]
+        return list(self._read(limit=MAX_LISTED))
+
+    def _read(self, limit: int = -1) -> Iterator[StoredMessage]:
+        """Messages, newest first; all by default."""
+        entries = self.journal.read(KIND, limit=limit)
+        return (StoredMessage.of_entry(entry) for entry in entries)
 
     def in_force(self, status: cap.CapStatus) -> StoredMessage | None:
         """The message that an update or a cancellation replaces; None without one.
@@ -96,8 +100,7 @@ class CapMessages:
         Args:
             status: Of the messages: an exercise replaces no draft.
         """
-        found = map(StoredMessage.of_entry, self.journal.read(KIND))
-        newest = next((each for each in found if each.status is status), None)
+        newest = next((each for each in self._read() if each.status is status), None)
         is_over = newest is None or newest.kind is cap.CapMessageType.CANCEL
         return None if is_over else newest
 
@@ -177,8 +180,8 @@ class CapMessages:
         return header
 
     def read(self, identifier: str) -> bytes | None:
-        """XML of one of the newest messages; None if there is none."""
-        found = (each for each in self.newest() if each.identifier == identifier)
+        """XML of a message; None if there is none."""
+        found = (each for each in self._read() if each.identifier == identifier)
         message = next(found, None)
         if message is None:
             return None

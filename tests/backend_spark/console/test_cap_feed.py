@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +31,17 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.console.cap_messages import ATOM
-from backend_spark.exports.cap import NAMESPACE
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.cap_messages import ATOM, MAX_LISTED, CapMessages
+from backend_spark.exports.cap import (
+    NAMESPACE,
+    CapHeader,
+    CapMessageType,
+    CapStatus,
+    read_reference,
+)
+from backend_spark.exports.cell_states import CellState
+from backend_spark.scoring.holds import UNKNOWN
 from backend_spark.tables.schemas import LEVELS
 
 OpenApp = Callable[..., httpx.Client]
@@ -324,6 +334,38 @@ def test_exercise_replaces_only_its_own_messages(
     assert cancelled.findtext(f"{CAP}status") == "Draft"
     reference = (cancelled.findtext(f"{CAP}references") or "").split(",")
     assert reference[1] == alert.findtext(f"{CAP}identifier") == made
+
+
+def test_update_of_a_draft_before_many_other_messages_names_its_unknown_cells(
+    tmp_path: Path,
+) -> None:
+    """An exercise of 100 messages hid the draft: a cell of level 4 was left out."""
+    at = datetime.fromtimestamp(NOW_S, UTC)
+    danger, other = (each.cell.token for each in SLOPES[:2])
+    state = CellState(
+        *(danger, at, 4, None, None, None, None),
+        *(False, False, ("wire: w is cut",), (), 1),
+        last_level=4,
+    )
+    kept = CapMessages(Journal(tmp_path / "journal"), tmp_path / "cap")
+
+    def make_one(kind: str, states: list[CellState], status: CapStatus) -> str:
+        header = CapHeader("a@city.example", "a", at, status)
+        made = kept.make(CapMessageType(kind), states, header, "sato")
+        return made.identifier
+
+    draft = make_one("Alert", [state], CapStatus.DRAFT)
+    for number in range(MAX_LISTED):
+        kind = "Update" if number else "Alert"
+        make_one(kind, [state], CapStatus.EXERCISE)
+    unknown = replace(state, level=None, state=UNKNOWN)
+    judged = replace(state, cell=other)
+    update = make_one("Update", [unknown, judged], CapStatus.DRAFT)
+
+    content = kept.read(update)
+    assert content is not None
+    assert draft in content.decode()
+    assert read_reference(content).cells == {danger, other}
 
 
 def test_viewer_and_program_only_read(
