@@ -5,6 +5,7 @@ in one transaction, so that none is lost or planned twice by a kill. It stays un
 was delivered: at least once, twice if the program ends between delivery and commit.
 """
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +39,7 @@ create table if not exists notification (
   due_s real not null,
   only_open integer not null, state text not null,
   address text not null default '', exercise integer not null default 0,
-  attempts integer not null default 0
+  attempts integer not null default 0, reached text not null default '[]'
 );
 create unique index if not exists once
   on notification (entry, rule, position) where entry > 0;
@@ -52,12 +53,13 @@ create index if not exists of_notification on attempt (notification);
 """
 _COLUMNS: Final = (
     "id, entry, event, rule, position, shown, level, created_s, wanted_s, due_s,"
-    " only_open, state, address, exercise"
+    " only_open, state, address, exercise, reached"
 )
 _NEW_COLUMNS: Final = {
     "address": "text not null default ''",
     "exercise": "integer not null default 0",
     "attempts": "integer not null default 0",
+    "reached": "text not null default '[]'",
 }
 """Columns that files of earlier releases lack."""
 
@@ -100,6 +102,7 @@ class StoredNotification:
         state: What became of it.
         address: Digest of the address; empty if an earlier release stored it.
         exercise: Whether it is about an exercise.
+        reached: Recipients of a mail that accepted it in an attempt that failed.
     """
 
     id: int
@@ -115,6 +118,7 @@ class StoredNotification:
     state: NotificationState
     address: str = ""
     exercise: bool = False
+    reached: frozenset[str] = frozenset()
 
 
 class NotificationOutbox:
@@ -249,6 +253,8 @@ class NotificationOutbox:
         problem: str,
         now_s: float,
         began_s: float | None = None,
+        *,
+        reached: Iterable[str] = (),
     ) -> None:
         """Record the end of an attempt.
 
@@ -257,6 +263,7 @@ class NotificationOutbox:
             problem: Why it failed; empty if it did not.
             now_s: Unix time.
             began_s: Begin of an attempt whose begin is not recorded.
+            reached: Recipients of a mail that have accepted it until now.
         """
         with self._transaction() as db:
             if began_s is not None:
@@ -265,6 +272,9 @@ class NotificationOutbox:
                 count = self._finish(db, each.id, problem or DELIVERED)
                 state, due_s = _after(each, problem, count, now_s)
                 _set(db, each.id, state, due_s)
+                texts = json.dumps(sorted(reached))
+                kept = "update notification set reached = ? where id = ?"
+                db.execute(kept, (texts, each.id))
 
     def hasten(self, numbers: Iterable[int], now_s: float) -> None:
         """Let waiting notifications be due now at the latest."""
@@ -324,8 +334,8 @@ def row_of(
 
 
 def _notification(row: tuple[Any, ...]) -> StoredNotification:
-    number, entry, event, rule, position, shown, level, *times = row[:-4]
-    only_open, state, address, exercise = row[-4:]
+    number, entry, event, rule, position, shown, level, *times = row[:-5]
+    only_open, state, address, exercise, reached = row[-5:]
     return StoredNotification(
         number,
         entry,
@@ -340,6 +350,7 @@ def _notification(row: tuple[Any, ...]) -> StoredNotification:
         NotificationState(state),
         address,
         bool(exercise),
+        frozenset(json.loads(reached)),
     )
 
 

@@ -176,13 +176,13 @@ class NotificationSender:
                 continue
             state = self._end_of(each, target)
             if state is None and target is not None:
-                wanted.append(replace(each, target=target))
+                reached = self._reached.get(each.id, each.reached)
+                wanted.append(replace(each, target=target, reached=reached))
             else:
                 over[each.id] = state or NotificationState.GIVEN_UP
         groups: dict[tuple[Target, frozenset[str]], list[StoredNotification]] = {}
         for each in wanted:
-            reached = self._reached.get(each.id, frozenset())
-            groups.setdefault((each.target, reached), []).append(each)
+            groups.setdefault((each.target, each.reached), []).append(each)
         for (target, _), group in groups.items():
             # A group that only waits would take the turn of one that is due.
             if any(each.id in due for each in group):
@@ -289,12 +289,14 @@ class NotificationSender:
         try:
             part, rest = self._divide(target, batch, began_s)
             is_begun = self._begin(part, began_s)
-            problem = self._send(target, part)
+            reached = set(part[0].reached)  # as of all of them
+            problem = self._send(target, part, reached)
             ended_s = self.clock()
             # The rest of a batch follows at once.
             if not is_begun or (not problem and not rest):
                 self._sent_s[target] = ended_s
-            self._end(part, problem, None if is_begun else began_s, ended_s)
+            times = (None if is_begun else began_s, ended_s)
+            self._end(part, problem, times, reached)
             if rest and not problem:
                 self._hasten(rest, ended_s)
         except Exception as error:
@@ -350,54 +352,52 @@ class NotificationSender:
         self,
         batch: Sequence[StoredNotification],
         problem: str,
-        began_s: float | None,
-        ended_s: float,
+        times: tuple[float | None, float],
+        reached: set[str],
     ) -> None:
-        """Record the end of an attempt, a delivery later if that fails."""
+        """Record the end of an attempt, a delivery later if that fails.
+
+        Args:
+            batch: What was sent.
+            problem: Why it failed; empty if it did not.
+            times: Unix times: its begin, if that is not recorded, and its end.
+            reached: Recipients of a mail that have accepted it until now.
+        """
+        began_s, ended_s = times
         try:
-            self.outbox.end(batch, problem, ended_s, began_s)
+            self.outbox.end(batch, problem, ended_s, began_s, reached=reached)
         except sqlite3.Error as error:
             log.warning("an attempt is not recorded: %s", error)
-            if not problem:
+            if problem:
+                self._reached |= {each.id: frozenset(reached) for each in batch}
+            else:
                 ends = {each.id: (each, began_s, ended_s) for each in batch}
                 self._unrecorded.update(ends)
+        else:
+            for each in batch:
+                self._reached.pop(each.id, None)
 
-    def _send(self, target: Target, batch: Sequence[StoredNotification]) -> str:
-        """Send one message, and return why it failed; empty if it did not."""
+    def _send(
+        self, target: Target, batch: Sequence[StoredNotification], reached: set[str]
+    ) -> str:
+        """Send one message, and return why it failed; empty if it did not.
+
+        Recipients in `reached` do not get it again; those that accept it are added.
+        """
         try:
             section = self._section(target)
             message = self._message(section, batch)
             key = key_of(section)
             address = self._address(target)
-            self._send_message(address, section.format, key, message, batch)
+            now_s = self.clock()
+            channels.deliver(
+                address, section.format, key, message, now_s, reached=reached
+            )
         except (DeliveryError, FieldError) as error:
             log.warning("%s: %s was not delivered: %s", target.rule, batch[0].id, error)
             return str(error)
         log.info("%s: %d notifications delivered", target.rule, len(batch))
         return ""
-
-    def _send_message(
-        self,
-        address: str,
-        form: str,
-        key: bytes | None,
-        message: Message,
-        batch: Sequence[StoredNotification],
-    ) -> None:
-        """Send a message to those recipients that have not accepted it yet.
-
-        A batch has the notifications that reached the same recipients before.
-        """
-        reached = set(self._reached.get(batch[0].id, ()))
-        try:
-            now_s = self.clock()
-            channels.deliver(address, form, key, message, now_s, reached=reached)
-        except DeliveryError:
-            if reached:
-                self._reached |= {each.id: frozenset(reached) for each in batch}
-            raise
-        for each in batch:
-            self._reached.pop(each.id, None)
 
     def _message(
         self, section: NotificationSection, batch: Sequence[StoredNotification]

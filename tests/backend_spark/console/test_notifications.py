@@ -281,6 +281,36 @@ def test_recipient_that_is_refused_lets_no_other_have_the_mail_again(
     assert set(console.states()) == {"delivered"}
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+def test_recipient_that_has_the_mail_does_not_get_it_again_after_a_restart(
+    make_console: MakeConsole,
+    mailbox: tuple[str, Mailbox],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_full: bool,
+) -> None:
+    """Beside a dead mailbox, also if the disk was full meanwhile."""
+    address, box = mailbox
+    box.refused = {"b@x.example"}
+    more = rule(address.replace("duty@city.example", "a@x.example,b@x.example"))
+    console = make_console(more)
+    console.rise(4)
+    if is_full:
+        with monkeypatch.context() as disk:
+            disk.setattr(console.outbox, "end", refuse_to_write)
+            console.step()
+    console.step(300)
+    console.step(300)
+    console.sender.close()
+    again = make_console(more)
+    again.step(300)
+    box.refused = set()
+    again.step(300)
+
+    assert box.accepted == [["a@x.example"], ["b@x.example"]]
+    assert again.states() == ["delivered"]
+
+
 def test_webhook_is_signed(
     make_console: MakeConsole, hook: Receiver, tmp_path: Path
 ) -> None:
@@ -483,7 +513,7 @@ def test_outbox_of_an_earlier_release_is_read(
     console.step()
     (path,) = tmp_path.rglob("notifications.sqlite")
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for name in ("address", "exercise", "attempts"):
+        for name in ("address", "exercise", "attempts", "reached"):
             db.execute(f"alter table notification drop column {name}")
     console = make_console(rule(hook.url))
     console.step(600)
@@ -1455,7 +1485,7 @@ def test_journal_that_lost_its_newest_entries(
     assert again.states() == ["delivered", "given_up", "given_up", "delivered"]
 
 
-def refuse_to_write(entry: int) -> None:
+def refuse_to_write(*_: object, **__: object) -> None:
     """Raise what SQLite raises on a full disk."""
     raise sqlite3.OperationalError("database or disk is full")
 
