@@ -215,14 +215,21 @@ def test_end_of_the_analyses_returns_an_unknown_cell_to_what_it_was(
         (judged(4, 900), (4, HELD, False)),
     ],
 )
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_readings_between_two_analyses_keep_what_was_before_these(
-    tmp_path: Path, readings: CurrentLevel, expected: tuple[int, str, bool]
+    tmp_path: Path,
+    readings: CurrentLevel,
+    expected: tuple[int, str, bool],
+    *,
+    is_restarted: bool,
 ) -> None:
     """The notice falls with the analyses, unless readings gave the same level."""
     state = NoticeState(CALM, tmp_path / "notices.json")
-    for at_s, level in (
-        (0, RAISED), (900, readings), (1800, None), (3600, fallen(1)), (7260, None)
-    ):  # fmt: skip
+    update(state, RAISED, 0)
+    update(state, readings, 900)
+    if is_restarted:
+        state = NoticeState(CALM, tmp_path / "notices.json")
+    for at_s, level in ((1800, None), (3600, fallen(1)), (7260, None)):
         update(state, level, at_s)
 
     assert shown(state) == expected
@@ -264,10 +271,13 @@ def test_damaged_file_and_invalid_cell_are_logged(
     assert "has an invalid cell" in caplog.text
 
 
-def test_expired_notices_are_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [4, RAISED])
+def test_expired_notices_are_removed(
+    tmp_path: Path, level: CurrentLevel | int
+) -> None:
     """The file must not grow with every cell that ever had a notice."""
     state = open_state(tmp_path)
-    update(state, 4, 0)
+    update(state, level, 0)
     update(state, None, 3600 * 4)
 
     assert state.notices == {}
