@@ -328,6 +328,7 @@ def test_webhook_is_signed(
     (event,) = json.loads(body)["events"]
     assert (event["event"], event["cell"], event["level"]) == (number, CELL, 5)
     assert event["causes"] == ["wire"]
+    assert event["measured_s"] is None
     assert "secret" not in console.outbox.newest(1)[0].shown
 
 
@@ -393,6 +394,25 @@ def test_unreachable_receiver_is_tried_until_it_answers(
     assert attempts[-1]["number"] == 14
     assert attempts[-1]["outcome"] == "delivered"
     assert "refused" in attempts[0]["outcome"]
+
+
+def test_repetition_follows_after_seconds_and_later_after_minutes(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The time doubles from 5 seconds to 5 minutes, and no attempt is left out."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    number, waits_s = console.rise(4), []
+    console.step()
+    for _ in range(8):
+        (waiting,) = console.outbox.of_event(number)
+        waits_s.append(waiting.due_s - console.clock())
+        console.step(waits_s[-1] - 1)
+        requests = len(hook.requests)
+        console.step(1)
+        assert len(hook.requests) == requests + 1
+
+    assert waits_s == [5, 10, 20, 40, 80, 160, 300, 300]
 
 
 @pytest.mark.parametrize("is_created_ahead", [True, False])
@@ -1409,6 +1429,20 @@ def test_heartbeat_ends_when_notifications_are_late(
     console.step(700)
 
     assert len(hook.requests) == 3
+
+
+def test_heartbeat_ends_when_the_tables_are_not_read(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Nothing is notified then, and nothing waits; it begins again with them."""
+    console = make_console(f'heartbeat = "{hook.url}"\n')
+    console.step()
+    for late_s, requests in ((540, 2), (660, 2), (0, 3)):
+        console.clock.now_s += 60
+        console.services.live_state.read_s = console.clock() - late_s
+        console.sender.step()
+        wait_until(lambda: not console.sender.is_busy())
+        assert len(hook.requests) == requests
 
 
 def test_heartbeat_ends_when_no_cell_is_judged_any_more(

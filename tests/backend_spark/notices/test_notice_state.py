@@ -207,17 +207,20 @@ def test_end_of_the_analyses_returns_an_unknown_cell_to_what_it_was(
 
 
 @pytest.mark.parametrize(
-    ("readings", "expected"),
+    ("before", "readings", "expected"),
     [
-        (held(1, 900), (1, JUDGED, True)),
-        (judged(1, 900), (1, JUDGED, True)),
-        (held(4, 900), (4, HELD, False)),
-        (judged(4, 900), (4, HELD, False)),
+        (1, held(1, 900), (1, JUDGED, True)),
+        (1, judged(1, 900), (1, JUDGED, True)),
+        (1, held(4, 900), (4, HELD, False)),
+        (1, judged(4, 900), (4, HELD, False)),
+        (3, held(1, 900), (3, HELD, False)),
+        (3, judged(1, 900), (1, JUDGED, True)),
     ],
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_readings_between_two_analyses_keep_what_was_before_these(
     tmp_path: Path,
+    before: int,
     readings: CurrentLevel,
     expected: tuple[int, str, bool],
     *,
@@ -225,6 +228,7 @@ def test_readings_between_two_analyses_keep_what_was_before_these(
 ) -> None:
     """The notice falls with the analyses, unless readings gave the same level."""
     state = NoticeState(CALM, tmp_path / "notices.json")
+    update(state, before, -600)
     update(state, RAISED, 0)
     update(state, readings, 900)
     if is_restarted:
@@ -272,9 +276,7 @@ def test_damaged_file_and_invalid_cell_are_logged(
 
 
 @pytest.mark.parametrize("level", [4, RAISED])
-def test_expired_notices_are_removed(
-    tmp_path: Path, level: CurrentLevel | int
-) -> None:
+def test_expired_notices_are_removed(tmp_path: Path, level: CurrentLevel | int) -> None:
     """The file must not grow with every cell that ever had a notice."""
     state = open_state(tmp_path)
     update(state, level, 0)
@@ -320,17 +322,33 @@ def test_notice_is_renewed_while_a_fall_waits(tmp_path: Path) -> None:
     assert published[2] == Notice(4, NOW_S + 3000, at_s=NOW_S + 1200)
 
 
+@pytest.mark.parametrize("is_restarted", [True, False])
 @pytest.mark.parametrize("at_s", [600.0, -86_400.0])
-def test_restart_starts_the_calm_time_again(tmp_path: Path, at_s: float) -> None:
+def test_restart_starts_the_calm_time_again(
+    tmp_path: Path, at_s: float, *, is_restarted: bool
+) -> None:
     """The time of the fall is not stored; a clock set back does not prolong it."""
     policy, path = NoticePolicy(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json"
-    update(NoticeState(policy, path), 4, 0)
-    again = NoticeState(policy, path)
+    state = NoticeState(policy, path)
+    update(state, 4, 0)
+    if is_restarted:
+        state = NoticeState(policy, path)
 
-    assert update(again, 1, at_s) is None
-    withdrawal = update(again, 1, at_s + 3601)
+    assert update(state, 1, at_s) is None
+    withdrawal = update(state, 1, at_s + 3601)
     assert withdrawal is not None
     assert withdrawal.withdrawn
+
+
+def test_cell_that_falls_silent_in_the_calm_time_keeps_its_notice(
+    tmp_path: Path,
+) -> None:
+    """Its last row has a lower level, which nothing has confirmed for an hour."""
+    state = NoticeState(CALM, tmp_path / "notices.json")
+    for at_s, level in ((0, 4), (600, 1), (1200, None), (4800, None), (9600, None)):
+        update(state, level, at_s)
+
+    assert shown(state) == (4, HELD, False)
 
 
 def test_full_disk_stops_no_notice(
