@@ -1,5 +1,6 @@
 """Fixtures: real brokers, repeatable randomness, and stored measurements."""
 
+import atexit
 import gc
 import json
 import os
@@ -52,8 +53,14 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Free descriptors."""
+    """Free descriptors, and end a process of pytest-xdist without freeing its objects.
+
+    It has reported everything then. To free millions of objects takes seconds of a
+    processor, and libraries of C that are unloaded end some processes with a signal.
+    """
     config.pluginmanager.register(DescriptorLimit())
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)  # called after what is registered later
 
 
 @pytest.hookimpl(tryfirst=True)

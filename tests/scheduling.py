@@ -7,6 +7,8 @@ A *group* runs in one process, one test after another:
 * ``soak`` and ``programs``: of these the long tests of whole systems, which start
   programs with a JVM of their own, and mostly wait for kills, outages and restarts;
 * ``container``: the booted systemd of ``tests/systemd``;
+* ``pages0`` and ``pages1``: the pages of the console, each file in one of them. A
+  browser with a console to fork from takes three seconds of a processor to start;
 * a file otherwise, so that its fixtures of module scope are made once. The tests of
   `SPLIT` files are slow and share nothing, so each is a group of its own.
 
@@ -16,11 +18,12 @@ Groups that take longest start first; short ones fill the gaps at the end.
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from zlib import adler32
 
 import pytest
 
 TESTS = Path(__file__).parent
-SLOWEST = ("soak", "spark", "programs", "container")
+SLOWEST = ("soak", "spark", "programs", "container", "pages0", "pages1")
 SLOW = (
     "backend_spark/tables/test_power_cut",
     "backend_spark/ingest/test_power_cut",
@@ -82,6 +85,8 @@ def group_of(item: pytest.Item) -> str | None:
     if item.get_closest_marker("container"):
         return "container"
     path = _name(item.path)
+    if "chrome" in getattr(item, "fixturenames", ()):
+        return f"pages{adler32(path.encode()) % 2}"
     return None if path.startswith(SPLIT) else path
 
 
