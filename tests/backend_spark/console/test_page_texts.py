@@ -1,6 +1,7 @@
 """Texts of the console's pages, evaluated from their source by Node.js."""
 
 import json
+import re
 import subprocess
 import sys
 from itertools import combinations, product
@@ -65,3 +66,14 @@ def test_municipality_issues_nothing_at_level_2() -> None:
     assert level_meaning(3, [Cause.RAIN], "ja") == (
         "土砂災害警報の基準に相当（市町村の避難情報では「高齢者等避難」の段階）"
     )
+
+
+def test_roles_have_japanese_names() -> None:
+    """A municipality knows no viewer, analyst or chief."""
+    keys = ("role_viewer", "role_analyst", "role_chief")
+    needed = ("needsAnalyst", "needsChief", "reviewNeedsChief")
+    texts = page_texts("t", [("ja", key) for key in (*keys, *needed)])
+
+    assert texts[: len(keys)] == ["閲覧者", "担当者", "責任者"]
+    assert all("責任者" in text for text in texts[3:])
+    assert not [text for text in texts if re.search("[A-Za-z]", text)]

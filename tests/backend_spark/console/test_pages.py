@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from browser import picture
+from browser import picture, resize
 from conftest import wait_until
 from console_pages import (
     ANSWERED,
@@ -35,6 +35,7 @@ from console_workspace import (
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from sizes import sizes
 
 from backend_spark.console.level_grid import HELD_OFFSET
 
@@ -274,6 +275,30 @@ def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
             assert cut_off(driver) == []
             assert not is_side_too_wide(driver)
             picture(driver, f"tablet-{width}-{language}")
+
+
+HIDDEN_TABS = """
+const tabs = [...document.querySelectorAll(".top .tabs > *")];
+return tabs.filter((tab) => {
+  const { left, right, top } = tab.getBoundingClientRect();
+  const row = tab.parentElement.getBoundingClientRect();
+  return left < 0 || right > Math.min(row.right, innerWidth) || top > row.bottom;
+}).map((tab) => tab.innerText);
+"""
+"""Tabs that are not wholly on the screen."""
+
+
+@pytest.mark.parametrize("width", sizes(390, 1180))
+@pytest.mark.parametrize("language", sizes("ja", "en"))
+def test_no_tab_has_to_be_looked_for(
+    console: str, driver: Chrome, width: int, language: str
+) -> None:
+    """On a phone four were beyond the edge, and nothing said so."""
+    resize(driver, (width, 844))
+    shown(driver, console, language)
+
+    picture(driver, f"tabs-{width}-{language}")
+    assert driver.execute_script(HIDDEN_TABS) == []
 
 
 def test_threshold_is_changed_in_the_page(
