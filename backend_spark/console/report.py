@@ -62,6 +62,7 @@ class SituationReport:
         words, levels = REPORT_WORDS[language], now["levels"]
         rows = self._rows(now, cells["tokens"])
         highest = max(levels, key=headline_order, default=0)
+        waiting = EventBook(self.journal).summary()
         causes = {c for row in rows if row.level == highest for c in row.latest.causes}
         begins = [row.since_s for row in rows if row.level == highest and row.since_s]
         return TEMPLATES.get_template("report.html").render(
@@ -83,7 +84,8 @@ class SituationReport:
             shapes=cell_polygons(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
-            waiting=EventBook(self.journal).summary().count,
+            waiting=waiting,
+            is_waiting_higher=waiting.peak > severity(highest)[0],
             notes=[
                 (when(e.at_s), e.who, e.body["text"])
                 for e in self.journal.read("note", limit=MAX_NOTES)

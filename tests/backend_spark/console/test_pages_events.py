@@ -97,6 +97,30 @@ def test_events_are_decided_one_by_one_and_together(
     no_problems(driver)
 
 
+@pytest.mark.parametrize("width", sizes(390, 1280))
+def test_open_event_above_the_cells_stands_before_their_highest_level(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, width: int
+) -> None:
+    """A wire cut outside all cells: the page said level 4, and 5 was in another tab."""
+    resize(driver, (width, 844))
+    driver.get(f"{run_console()}?lang=ja")
+    waiting, badge = ".headline .waiting", ".headline .badge"
+    wait_until(lambda: "最高 レベル4相当" in text(driver, waiting))
+    assert find(driver, waiting).location["y"] > find(driver, badge).location["y"]
+    add_alert(workspace)
+    wait_until(lambda: "未対応の事象 4 件、最高 レベル5相当" in text(driver, waiting))
+
+    assert find(driver, waiting).location["y"] < find(driver, badge).location["y"]
+    picture(driver, f"open-event-{width}")
+    press(driver, ".slider .stepBack")
+    wait_until(lambda: not find(driver, waiting).is_displayed())
+    press(driver, ".slider .now")
+    wait_until(lambda: find(driver, waiting).is_displayed())
+    press(driver, waiting)
+    find(driver, "tr[data-event]")
+    no_problems(driver)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_event_and_note_are_written_on_a_phone(

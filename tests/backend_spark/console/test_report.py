@@ -7,7 +7,14 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from console_tables import dry_slope, write_tables
-from console_workspace import HIGHEST, NOW_S, SLOPES, Workspace, log_in
+from console_workspace import (
+    HIGHEST,
+    NOW_S,
+    SLOPES,
+    Workspace,
+    add_alert,
+    log_in,
+)
 
 from backend_spark.cli import cli
 from backend_spark.console.level_grid import HELD_OFFSET
@@ -57,6 +64,23 @@ def test_level_1_is_the_headline_only_where_all_is_known(
     assert words in rest
     assert ("no criterion reached" in headline.lower()) == (not words)
     assert ("No cell has reached a criterion" in rest) == (not words)
+
+
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("ja", "未対応の事象 4 件、最高 レベル5相当"),
+        ("en", "4 open events, highest: Equivalent to level 5"),
+    ],
+)
+def test_open_event_above_the_cells_is_in_the_report(
+    open_app: OpenApp, workspace: Workspace, language: str, words: str
+) -> None:
+    """The mayor's page had level 4 alone, while a wire outside the cells was cut."""
+    add_alert(workspace)
+    page = open_app().get("/report", params={"lang": language}).text
+
+    assert f'<p class="unjudged">{words}</p>' in page
 
 
 def test_report_states_its_limits(open_app: OpenApp) -> None:

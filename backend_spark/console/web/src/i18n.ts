@@ -332,6 +332,7 @@ const TEXTS = {
   eventHistory: ["経過", "History"],
   eventFailedAt: ["発生時刻（日本時間。不明なら空欄）", "Time of the failure (Japan; empty if unknown)"],
   eventsOpen: ["未対応 {n} 件、最高 {level}", "{n} open, highest: {level}"],
+  eventsWaiting: ["未対応の事象 {n} 件、最高 {level} →", "{n} open events, highest: {level} →"],
   handover: ["引き継ぎ資料", "Hand-over page"],
   state_open: ["未対応", "Open"],
   state_acknowledged: ["確認済み", "Acknowledged"],

@@ -5,6 +5,7 @@ import { highestOf, LEVELS_BY_SEVERITY, swatch, badge, highestBadge, NODE_STATES
 import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./names";
 import { ageOf, STALE_S, type State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
+import { openTab } from "./tabs";
 import { disableWhile, ApiError, encode, get, post } from "./api";
 
 const MAX_LISTED = 200;
@@ -29,7 +30,12 @@ export class Overview {
 
   private readonly cap = new CapMessages();
 
-  constructor(private readonly state: State) {}
+  // Events of nodes outside all cells, and of messages that came before the next judgement, are in no level of a cell.
+  private readonly waiting = el("button", { type: "button", class: "waiting", onclick: () => openTab("events") });
+
+  constructor(private readonly state: State) {
+    state.addEventListener("events", () => this.showWaiting());
+  }
 
   draw(): void {
     const { state } = this;
@@ -42,10 +48,20 @@ export class Overview {
     const rows = this.rows(levels);
     const begins = rows.filter(({ level, since }) => level === highest && since).map(({ since }) => since);
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
-    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), highestBadge(levels, this.silent()), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
+    const head = el("div", { class: "headline" }, this.waiting, el("h2", {}, this.what()), highestBadge(levels, this.silent()), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
+    this.showWaiting();
     const focused = document.activeElement;
     replace(this.box, this.unjudged(), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
     if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  // Above a level that is lower, so that this one is not read as the highest.
+  private showWaiting(): void {
+    const { events, atS, assumed } = this.state;
+    this.waiting.hidden = !events?.count || atS !== null || !!assumed;
+    if (!events || this.waiting.hidden) return;
+    this.waiting.classList.toggle("warn", events.peak > severity(highestOf(this.state.present())));
+    this.waiting.textContent = t("eventsWaiting", { n: events.count, level: levelName(events.peak) });
   }
 
   // Where the highest level is, the most urgent cells first.
