@@ -4,19 +4,24 @@ A session is at the Manager's own broker or at the broker of another Manager.
 """
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from queue import Empty
+from typing import Generic, TypeVar
 
 import msgspec
 
 from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.registry_changes import API_TOPICS
+from gateway_daemon.manager.registry_changes import API_TOPICS, find_subject
 from gateway_daemon.manager.replication import (
     KeyedRecord,
     ManagerView,
     Record,
     RecordKey,
 )
+from service_runtime.errors import FieldError
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import decode_broker_table, encode_directory_message
 from spatial_mqtt.errors import DirectoryError
@@ -32,6 +37,7 @@ from spatial_mqtt.topics import (
     MANAGER_LOAD,
     MANAGER_RECORDS,
     MANAGER_VIEW,
+    parse_named_api_topic,
     record_topic,
 )
 from spatial_mqtt.transport import (
@@ -43,6 +49,8 @@ from spatial_mqtt.transport import (
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DIRECTORY_QOS = 2
 KEEPALIVE_S = 10
@@ -97,6 +105,54 @@ class NoticesSubscribed:
 
 
 BrokerEvent = BrokerUp | BrokerDown | BrokerMessage | NoticesSubscribed
+
+
+class EventInbox(Generic[T]):
+    """Events of other threads for a Manager's loop, in their order.
+
+    A message of a server about itself replaces one on the same topic that still waits:
+    only the newest counts. Otherwise all others wait behind a gateway that sends more
+    notices than the loop handles.
+    """
+
+    def __init__(self) -> None:
+        self._events: OrderedDict[object, T] = OrderedDict()
+        self._is_filled = threading.Condition()
+
+    def put(self, event: T) -> None:
+        """Add an event at the end."""
+        key = _subject_key(event) if isinstance(event, BrokerMessage) else object()
+        with self._is_filled:
+            self._events.pop(key, None)
+            self._events[key] = event
+            self._is_filled.notify()
+
+    def get(self, timeout_s: float) -> T:
+        """Remove and return the first event.
+
+        Raises:
+            Empty: None came in time.
+        """
+        with self._is_filled:
+            if not self._is_filled.wait_for(lambda: self._events, timeout_s):
+                raise Empty
+            return self._events.popitem(last=False)[1]
+
+    def empty(self) -> bool:
+        """Whether no event waits."""
+        return not self._events
+
+
+def _subject_key(event: BrokerMessage) -> object:
+    """Equal for messages of which the last one counts."""
+    try:
+        _, topic = parse_named_api_topic(event.message.topic)
+        subject = find_subject(topic, event.message)
+    except FieldError:
+        subject = None  # the loop reports it
+    if subject is None:
+        return object()
+    return event.session, event.message.topic, subject
 
 
 class BrokerSession(BaseConnectionHandler):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.autoscaler import (
@@ -27,6 +27,7 @@ from gateway_daemon.manager.brokers import (
     BrokerUp,
     Connect,
     DirectoryPublisher,
+    EventInbox,
     NoticesSubscribed,
     StoredNotices,
     make_sessions,
@@ -155,12 +156,11 @@ class Manager:
         self._leases, self._broker_leases = GatewayLeases(), BrokerLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
+        self._ready_s: float | None = None
         self._complete_at_s: float | None = None
         self._checked_s = clocks.mono_s()
         self._error_limit = LogLimit(clocks.mono_s)
-        self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
-            SimpleQueue()
-        )
+        self._inbox = EventInbox[BrokerEvent | ProbeResult | CommandResult | None]()
         own, at_peers = make_sessions(
             registry.manager_id, has_notices=connectors.notices is not None
         )
@@ -228,8 +228,9 @@ class Manager:
                 if now_s - self._checked_s >= CHECK_INTERVAL_S:
                     self._checked_s = now_s
                     self._check_periodically(now_s)
-                if self._inbox.empty():
-                    self._publish_pending()
+                elif not self._inbox.empty():
+                    continue
+                self._publish_pending()
 
     def status(self) -> str:
         """One-line summary."""
@@ -275,7 +276,7 @@ class Manager:
     def _serve_next(self) -> bool:
         """Process the next event, waiting at most one interval; False at the end."""
         try:
-            event = self._inbox.get(timeout=CHECK_INTERVAL_S)
+            event = self._inbox.get(CHECK_INTERVAL_S)
         except Empty:
             return True
         if event is not None:
@@ -325,7 +326,7 @@ class Manager:
             return
         if self._own.is_up and self._receives_notices:
             self._publisher.publish_all(self._registry)
-            self._is_completion_pending = True
+            self._is_completion_pending, self._ready_s = True, None
 
     def _on_down(self, session: BrokerSession) -> None:
         view = session.view
@@ -535,7 +536,7 @@ class Manager:
         before, self._publisher.adopted = self._publisher.adopted, adopted
         for session in adopted:
             if session not in before:
-                self._is_completion_pending = True
+                self._is_completion_pending, self._ready_s = True, None
                 log.warning("serving %s, whose manager is away", session)
                 self._publisher.publish_directory(self._registry, session)
                 if session.last_view is not None:
@@ -559,9 +560,9 @@ class Manager:
         self._publisher.publish_changes(before, registry)
         if self._probes is not None:
             self._probes.set_targets(registry)
-        if not registry.laggards:
-            self._waits_since_s = None
-        elif registry.table != before.table or not before.laggards:
+        if registry.table != before.table:
+            self._waits_since_s = self._ready_s = None
+        if registry.laggards and self._waits_since_s is None:
             self._waits_since_s = self._clocks.mono_s()
         is_news = registry.is_complete and not before.is_complete
         self._is_completion_pending |= (
@@ -581,15 +582,19 @@ class Manager:
         """Publish what is sent once for many events."""
         self._publisher.publish_view(self._registry.own_view)
         now_s, registry = self._clocks.mono_s(), self._registry
+        if registry.is_complete:
+            self._waits_since_s = None
         is_due = self._is_completion_pending and registry.is_complete
         if is_due and (self._own.is_up or self._publisher.adopted):
             self._publisher.publish_ready(registry.table.version)
+            # Not later with each notice: a gateway may send them for ever.
+            self._ready_s = now_s if self._ready_s is None else self._ready_s
             delay_s = COMPLETE_DELAY_S if registry.original_gateways else 0.0
-            self._complete_at_s = now_s + delay_s
+            self._complete_at_s = self._ready_s + delay_s
             self._is_completion_pending = is_due = False
         if self._complete_at_s is not None and now_s >= self._complete_at_s:
             self._publisher.publish_complete()
             self._complete_at_s = None
         if self._complete_at_s is None and not is_due:
-            table = next_table(registry)
+            table = next_table(registry, was_ready=self._ready_s is not None)
             self._change_to(replace(registry, announced=table))

@@ -416,7 +416,7 @@ def _with_lease(
     return registry.with_value("leased", str(broker), value, now_ms)
 
 
-def next_table(registry: Registry) -> BrokerTable:
+def next_table(registry: Registry, *, was_ready: bool = False) -> BrokerTable:
     """Return the table to announce now.
 
     Managers with the same records announce the same tables: changes are ordered by
@@ -424,6 +424,8 @@ def next_table(registry: Registry) -> BrokerTable:
 
     Args:
         registry: Its `table` was announced before.
+        was_ready: Whether all gateways had applied that table. One that has started
+            since then begins with the newest table, and is not waited for again.
     """
     announced, newest = registry.table, registry.newest_table
     if not registry.original_gateways or not announced.brokers:
@@ -435,7 +437,7 @@ def next_table(registry: Registry) -> BrokerTable:
 
     changed = set(announced.brokers) ^ set(newest.brokers)
     areas = sorted({entry.topic for entry in changed}, key=order)
-    if not areas or not registry.is_complete:
+    if not areas or not (was_ready or registry.is_complete):
         return announced
     brokers = [e for e in announced.brokers if e.topic != areas[0]]
     brokers += [e for e in newest.brokers if e.topic == areas[0]]

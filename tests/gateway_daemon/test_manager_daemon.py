@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -196,6 +199,75 @@ def test_full_disk_stops_no_registration(
         assert "cannot write" in (tmp_path / "manager.log").read_text()
         manager.client.connection.stop()
         assert programs.kill("manager", signal.SIGTERM) == 0
+
+
+@contextmanager
+def repeated_notices(
+    manager: ManagerProcess, gateway: Broker, *statuses: str, pause_s: float
+) -> Iterator[None]:
+    """A gateway sends these notices in turn, again and again."""
+    info = {"host": "127.0.0.1", "port": gateway.port}
+    notices = [
+        json.dumps({
+            "broker_info": info,
+            "status": s,
+            "version": -1 if s == "up" else 9,
+        })
+        for s in statuses
+    ]
+    is_over, rogue = threading.Event(), Client(manager.broker.endpoint, "rogue")
+
+    def send() -> None:
+        for notice in cycle(notices):
+            if is_over.wait(pause_s):
+                return
+            rogue.publish(
+                f"/api/from/rogue{NOTICE.removeprefix('/api')}", notice.encode()
+            )
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        wait_until(lambda: manager.listed_gateways() == [(gateway.port, "/")])
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        rogue.connection.stop()
+
+
+def test_flood_of_notices_delays_no_change_of_the_table(
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
+) -> None:
+    """Changes waited behind all notices, and for a moment without one."""
+    rogue = make_broker()
+    info = {"broker_info": {"host": "127.0.0.1", "port": rogue.port}, "every_s": 60}
+    manager.publish(f"/api/from/rogue{NOTICE.removeprefix('/api')}/here", info)
+    with repeated_notices(manager, rogue, "up", "complete", pause_s=0.0002):
+        time.sleep(5)  # a backlog
+        for version, area in enumerate(("/1", "/2"), start=1):
+            manager.add_broker(area)
+            wait_until(lambda version=version: manager.version() == version)
+            wait_until(lambda version=version: manager.is_complete(version))
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [("complete",), ("complete", "up"), pytest.param(("up",), marks=pytest.mark.long)],
+    ids="+".join,
+)
+def test_repeated_notices_of_an_original_put_off_no_change(
+    manager: ManagerProcess,
+    make_broker: Callable[[], Broker],
+    statuses: tuple[str, ...],
+) -> None:
+    """Each one began the time before "complete" again, and a change waits for that."""
+    with repeated_notices(manager, make_broker(), *statuses, pause_s=0.2):
+        for version, area in enumerate(("/", "/1", "/2"), start=1):
+            port = make_broker().port
+            entry = {"topic": area, "broker_info": {"host": "127.0.0.1", "port": port}}
+            manager.publish(ADD, entry)
+            wait_until(lambda version=version: manager.version() == version, 120)
 
 
 @pytest.mark.long
