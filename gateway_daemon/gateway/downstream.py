@@ -6,9 +6,12 @@ known ids), then acknowledged, then published on the own broker in priority orde
 
 import functools
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -24,6 +27,7 @@ from gateway_daemon.overlay.runner import (
     ReceivedMessages,
 )
 from service_runtime.crash_guard import CrashGuard
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import MAX_SILENCE_S, Heartbeat, LoopWatchdog
@@ -55,6 +59,9 @@ IDLE_S = 5.0
 DRAIN_S = 90.0
 """How long a removed broker must be connected without a message: then it has none left
 for us. Longer than it takes to detect a dead link."""
+
+BROKERS_STATE = "downstream/brokers"
+"""State of the own broker's queue: addresses of the brokers with a session of ours."""
 
 _maximal = functools.lru_cache(maxsize=1)(maximal_filters)
 """The same filters go to every broker; 1,000 of them take 10 ms."""
@@ -277,6 +284,9 @@ class Downstream:
         self._removed: dict[BrokerInfo, _RemovedBroker] = {}
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
+        self._stored_brokers = lane.queue.get_state(BROKERS_STATE)
+        self._recalled = _parse_brokers(self._stored_brokers)
+        self._recalled_until_s = math.inf
 
     def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
@@ -356,10 +366,9 @@ class Downstream:
         An area may move to another one of them while this gateway is away: the new
         broker then stores the messages in the session that it has already.
         """
-        held_by: dict[BrokerInfo, frozenset[str]] = {}
-        for table in self._tables:
-            for broker, held in filters_by_broker(self._filters, table).items():
-                held_by[broker] = held_by.get(broker, frozenset()) | held
+        if not self._tables:
+            return
+        held_by = self._held_by_broker()
         for broker, held in held_by.items():
             self._removed.pop(broker, None)
             subscriber = self._subscribers.get(broker)
@@ -371,6 +380,35 @@ class Downstream:
         for broker in self._subscribers.keys() - held_by.keys() - self._removed.keys():
             self._removed[broker] = _RemovedBroker(now_s, now_s)
             self._subscribers[broker].set_filters(frozenset())
+        self._recalled_until_s = min(self._recalled_until_s, now_s + DRAIN_S)
+        self._store_brokers()
+
+    def _held_by_broker(self) -> dict[BrokerInfo, frozenset[str]]:
+        """Filters with topics that each broker is responsible for, by any table.
+
+        For a while also the brokers of the last run, without any: they may have stored
+        messages, and other gateways may publish there until they have the new table.
+        """
+        held_by = dict.fromkeys(self._recalled, frozenset[str]())
+        for table in self._tables:
+            for broker, held in filters_by_broker(self._filters, table).items():
+                held_by[broker] = held_by.get(broker, frozenset()) | held
+        return held_by
+
+    def _store_brokers(self) -> None:
+        """Store for the next run which brokers may have messages for us."""
+        known = sorted(self._recalled | self._subscribers.keys())
+        text = msgspec.json.encode(known).decode()
+        if text == self._stored_brokers:
+            return
+        try:
+            self._lane.queue.put((), {BROKERS_STATE: text})
+        except (QueueFullError, QueueFileError) as error:
+            log.warning(
+                "the list of brokers with our sessions is not stored: %s", error
+            )
+        else:
+            self._stored_brokers = text
 
     def _end_drained(self, busy: Iterable[BrokerSubscriber]) -> None:
         """End the subscribers of removed brokers that have no messages left for us.
@@ -379,6 +417,9 @@ class Downstream:
         """
         now_s = self._watchdog.clock()
         with self._lock:
+            if self._recalled and now_s >= self._recalled_until_s:
+                self._recalled = frozenset()
+                self._subscribe()
             busy = set(busy)
             for broker, removed in list(self._removed.items()):
                 subscriber = self._subscribers[broker]
@@ -388,6 +429,7 @@ class Downstream:
                 if is_drained or now_s - removed.since_s >= SESSION_EXPIRY_S:
                     del self._removed[broker], self._subscribers[broker]
                     subscriber.connection.stop()
+                    self._store_brokers()
 
     def _make_subscriber(self, broker: BrokerInfo) -> BrokerSubscriber:
         endpoint = Endpoint(broker.host, broker.port, self._own_broker.tls)
@@ -447,6 +489,14 @@ class Downstream:
             subscriber.connection.acknowledge(
                 *(each.message for each in passed if each.subscriber is subscriber)
             )
+
+
+def _parse_brokers(stored: str | None) -> frozenset[BrokerInfo]:
+    try:
+        return frozenset(decode_json((stored or "[]").encode(), list[BrokerInfo]))
+    except DECODE_ERRORS as error:
+        log.warning("the brokers of the last run are not known: %s", error)
+        return frozenset()
 
 
 def make_store(

@@ -62,7 +62,7 @@ class Gateway:
         self._path = folder / "local.db"
         self._thread = threading.Thread()
 
-    def start(self) -> None:
+    def start(self, *tables: BrokerTable) -> None:
         self.queue = SqliteQueue(self._path, "gw", "b", 10**7)
         lane = Lane(self.queue, ArrivalTimes(0.0))
         self.downstream = Downstream(
@@ -71,7 +71,7 @@ class Gateway:
             watchdog=LoopWatchdog(lambda: time.monotonic() + self.skipped_s),
         )  # fmt: skip
         self.downstream.set_filters(frozenset({"/1/#"}))
-        self.downstream.use_tables(self.table)
+        self.downstream.use_tables(*(tables or (self.table,)))
         self._thread = threading.Thread(
             target=self.downstream.run, args=(lambda: None,)
         )
@@ -82,6 +82,11 @@ class Gateway:
             self.downstream.stop()
             self._thread.join()
             self.downstream.close()
+
+    def let_pass(self) -> None:
+        """Let a removed broker be idle for long enough, with a look at the clock."""
+        self.skipped_s += 2 * DRAIN_S
+        time.sleep(7)
 
     @property
     def waiting(self) -> str:
@@ -142,3 +147,35 @@ def test_removed_broker_that_returns_to_the_table_stays(
     gateway.downstream.use_tables(WITHOUT)
     gateway.skipped_s += 2 * DRAIN_S
     wait_until(lambda: not gateway.brokers)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_broker_that_was_removed_before_a_restart_delivers_what_it_has_stored(
+    broker: Broker, gateway: Gateway, hangs: bool
+) -> None:
+    """Other gateways may still publish there; then it is forgotten."""
+    gateway.start()
+    wait_until(lambda: gateway.downstream.is_confirmed)
+    gateway.stop()
+    writer = _Writer(broker.endpoint, "writer")
+    for number in range(20):
+        writer.publish("/1/2", b"%d" % number)
+    wait_until(lambda: len(writer.published) == 20)
+    if hangs:
+        broker.signal(signal.SIGSTOP)
+        gateway.start(WITHOUT)
+        gateway.let_pass()
+        gateway.stop()
+        broker.signal(signal.SIGCONT)
+    gateway.start(WITHOUT)
+    wait_until(lambda: gateway.waiting == "1:20")
+    writer.publish("/1/2", b"by the old table")
+    wait_until(lambda: gateway.waiting == "1:21")
+    writer.connection.stop()
+
+    gateway.let_pass()
+    gateway.skipped_s += 2 * DRAIN_S
+    wait_until(lambda: not gateway.brokers)
+    gateway.stop()
+    gateway.start(WITHOUT)
+    assert gateway.brokers == []
