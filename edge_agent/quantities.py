@@ -140,9 +140,7 @@ def backend_quantity(name: str, unit: str | None) -> str | None:
 _UNUSABLE = {Flag.FAIL, Flag.MISSING}
 
 
-class SensorDescription(Protocol):
-    """Properties of a sensor that triage uses."""
-
+class _Measuring(Protocol):
     @property
     def name(self) -> str:
         """Name of the sensor."""
@@ -150,6 +148,10 @@ class SensorDescription(Protocol):
     @property
     def quantity(self) -> str:
         """Measured quantity."""
+
+
+class SensorDescription(_Measuring, Protocol):
+    """Properties of a sensor that triage uses."""
 
     @property
     def senml_unit(self) -> str | None:
@@ -225,16 +227,6 @@ GAUGE: Final = "rain"
 
 _SENSOR_PARAMS: Final = ("sensor", "by")
 """Parameters of reasons that name a sensor."""
-
-
-class _Measuring(Protocol):
-    @property
-    def name(self) -> str:
-        """Name of the sensor."""
-
-    @property
-    def quantity(self) -> str:
-        """Measured quantity."""
 
 
 def find_sent_names(sensors: Iterable[_Measuring]) -> dict[str, str]:
