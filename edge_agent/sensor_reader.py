@@ -17,10 +17,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_agent.sensors.base import (
+    MAX_ANSWER_CHARS,
     Health,
     Sensor,
     SensorBusError,
+    SensorDriverError,
     SensorError,
+    SensorRangeError,
     SensorTimeoutError,
 )
 from slope_science.quality import FLAG_LABEL, Flag, ValueRange, check_range, check_step
@@ -177,6 +180,15 @@ def _health_text(health: _Health) -> str:
     return health.note or Health.OK.value
 
 
+_REPORT_DEFECT = "restart the agent; if that does not help, report it with the journal"
+
+
+def _is_sendable(reading: Reading) -> bool:
+    """Whether its numbers are finite: a gateway refuses a pack with any other."""
+    numbers = (n for n in (reading.value, reading.sum) if isinstance(n, int | float))
+    return all(map(math.isfinite, numbers))
+
+
 def _queue_name(sensor: Sensor) -> str:
     """What is read one after the other: the sensors of a line, or one sensor."""
     return sensor.line or sensor.name
@@ -313,7 +325,7 @@ class SensorReader:
         health = self._health[sensor.name]
         with health.busy:
             try:
-                readings, error = self._read_with_retry(sensor, now_s), None
+                readings, error = self._read_checked(sensor, now_s), None
             except SensorError as caught:
                 readings, error = [], caught
             # Either this thread or the deadline decides, and the other one keeps to it.
@@ -328,6 +340,34 @@ class SensorReader:
                     read_s = self._read_s[_queue_name(sensor)]
                     flagged = self._quality[sensor.name].flag(readings, read_s)
                     results[sensor.name] = self._succeeded(sensor.name, flagged)
+
+    def _read_checked(self, sensor: Sensor, now_s: float) -> list[Reading]:
+        """Read; an error of any driver is one of its sensor only.
+
+        Raises:
+            SensorError: There is no reading, or one that no gateway accepts.
+        """
+        try:
+            readings = self._read_with_retry(sensor, now_s)
+        except SensorError:
+            raise
+        except Exception as error:
+            reason = f"cannot be read: {type(error).__name__}"
+            answer = f": {error}"[:MAX_ANSWER_CHARS]
+            raise SensorDriverError(
+                sensor.name, reason, _REPORT_DEFECT, answer=answer
+            ) from error
+        wrong = [each for each in readings if not _is_sendable(each)]
+        if wrong:
+            value = wrong[0].value if wrong[0].sum is None else wrong[0].sum
+            raise SensorRangeError(
+                sensor.name,
+                "gives a value that is no number",
+                "power-cycle it; replace it",
+                readings=[each for each in readings if _is_sendable(each)],
+                answer=f": {wrong[0].name} is {value!r}",
+            )
+        return readings
 
     def _read_with_retry(self, sensor: Sensor, now_s: float) -> list[Reading]:
         """Read; once more when a transfer failed, as happens on a long bus."""
@@ -403,5 +443,6 @@ class SensorReader:
         if error is None:
             log.info("sensor %s is OK again", name)
             return [Reading(health_name(name), None, Health.OK.value)]
-        log.warning("%s", error)
+        is_defect = isinstance(error, SensorDriverError)
+        log.warning("%s", error, exc_info=error.__cause__ if is_defect else None)
         return [Reading(health_name(name), None, _health_text(health))]

@@ -56,6 +56,7 @@ class Health(StrEnum):
     SATURATED = "saturated"
     NOISY = "noisy"
     IMPLAUSIBLE = "implausible"
+    DRIVER_FAULT = "driver fault"
 
 
 class SensorError(Exception):
@@ -126,6 +127,12 @@ class SensorRangeError(SensorError, ValueError):
     """The value is impossible: the sensor is broken or disconnected."""
 
     default_health = Health.IMPLAUSIBLE
+
+
+class SensorDriverError(SensorError, RuntimeError):
+    """The driver has a defect; its cause has the stack."""
+
+    default_health = Health.DRIVER_FAULT
 
 
 class SensorTimeoutError(SensorError, TimeoutError):

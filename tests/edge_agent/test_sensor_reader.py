@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +82,45 @@ def test_broken_sensor_is_reported_once_and_others_are_read() -> None:
     assert harness.names() == ["a", "b/health", "c"]
     assert harness.names() == ["a", "c"]
     assert list(harness.reader.problems) == ["b"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), OSError(5, "EIO")])
+def test_defect_of_a_driver_stops_no_other_sensor(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent would end and start again for ever, and warn of nothing."""
+
+    def fail() -> list[Reading]:
+        raise error
+
+    harness = ReaderHarness(healthy("a"), FakeSensor("b", fail))
+    reading, health = harness.read()
+
+    assert (reading.name, health.name) == ("a", "b/health")
+    assert str(health.value).startswith(
+        f"driver fault: sensor b cannot be read: {type(error).__name__}: {error}; "
+    )
+    assert harness.names() == ["a"]
+    assert caplog.text.count("Traceback") == 1
+    assert list(harness.reader.problems) == ["b"]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_value_that_is_no_number_is_not_sent(value: float) -> None:
+    """A gateway refuses its whole message, with the readings of the other sensors."""
+    sensor = FakeSensor(
+        "b", lambda: [Reading("b/x", "deg", 1.0), Reading("b/y", "deg", value)]
+    )
+    harness = ReaderHarness(healthy("a"), sensor)
+    *readings, health = harness.read()
+
+    assert [reading.name for reading in readings] == ["a", "b/x"]
+    assert health.value == (
+        "implausible: sensor b gives a value that is no number: "
+        f"b/y is {value}; power-cycle it; replace it"
+    )
+    sensor.on_read = lambda: [Reading("b", "mm", 1.0, sum=value)]
+    assert harness.names() == ["a"]
 
 
 def test_recovery_is_reported() -> None:

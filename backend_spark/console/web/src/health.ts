@@ -159,6 +159,7 @@ const WORDS: [string, string][] = [
   ["saturated", "測定範囲を超過"],
   ["noisy", "ノイズが大きい"],
   ["implausible", "あり得ない値"],
+  ["driver fault", "プログラムの不具合"],
   ["doubtful", "疑わしい値"],
   ["safe mode", "セーフモード"],
   ["the disk cannot be written", "メモリーカードに書き込めない"],
