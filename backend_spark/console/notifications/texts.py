@@ -82,11 +82,11 @@ class MessageTexts:
         """Message about some rises; the text has each event once, by its highest.
 
         Events in force come first, so that none is hidden by one that is over; then the
-        highest level. The data have all rises, the highest level first.
+        highest level. The data have all rises in their order.
 
         Args:
             message_id: See `Message`.
-            rises: The rises.
+            rises: The rises, the highest level first.
             lost: Levels of events whose records are lost; the text begins with them.
         """
         ordered = sorted(rises, key=_urgency)
@@ -101,8 +101,7 @@ class MessageTexts:
             "Observations compared with criteria; no official warning.",
         )
         draft = _Draft(parts, _count_slopes(rises) + len(lost), self._others, note)
-        events = [self._data(r) for r in sorted(rises, key=_change_level)]
-        title = self._title(ordered, lost)
+        title, events = self._title(ordered, lost), list(map(self._data, rises))
         return Message(message_id, title, draft.within, self.link, events)
 
     def test(self, message_id: str) -> Message:
@@ -293,10 +292,6 @@ def _joined(blocks: Sequence[Sequence[str]], end: Sequence[str]) -> str:
 
 def _urgency(rise: Rise) -> tuple[bool, int]:
     return rise.event.over_s is not None, -rise.level
-
-
-def _change_level(rise: Rise) -> int:
-    return -int(rise.entry.body["level"])
 
 
 def _measured_s(entry: JournalEntry) -> int:

@@ -63,6 +63,7 @@ from slope_science import JST
 CELL = SLOPES[0].cell.token
 KEY = "a key of at least 24 characters"
 WIRE = '["rule","wire",["wire_cut","w"]]'
+SHOCKS = '["rule","vibration",["shocks","v",40,12]]'
 
 
 @pytest.fixture
@@ -221,6 +222,16 @@ def test_rise_is_mailed_once(
     assert "警報や避難情報ではありません" in text
     assert console.states() == ["delivered"]
     assert console.outbox.newest(1)[0].shown.startswith("mailto://127.0.0.1")
+
+
+def test_title_is_one_line(make_console: MakeConsole, hook: Receiver) -> None:
+    """A line break in a name would end the header of a mail."""
+    console = make_console(rule(hook.url, 'language = "en"'))
+    console.sender.name_of = lambda _: "East\r\nTo: x@x.example\n"
+    console.rise(4)
+    console.step()
+
+    assert hook.bodies()[0]["title"].endswith("(a cut wire) East To: x@x.example")
 
 
 def test_answer_of_the_mail_server_is_recorded(
@@ -435,6 +446,24 @@ def test_clock_set_back_delays_no_repetition(
 
     assert len(late.requests) == 1
     assert console.states() == ["delivered"]
+
+
+def test_clock_set_back_delays_neither_the_next_message_nor_the_heartbeat(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The last ones were sent at a time that is yet to come."""
+    with receiver(free_port()) as switch:
+        console = make_console(f'heartbeat = "{switch.url}"\n{rule(hook.url)}')
+        console.rise(4)
+        console.step()
+        console.rise(4, SLOPES[1].cell.token)
+        console.step(-3600)
+        for after_s, pings in ((30, 2), (30, 3)):
+            console.step(after_s)
+            assert len(switch.requests) == pings
+
+    assert len(hook.requests) == 2
+    assert console.sender.heartbeat_at_s == console.clock()
 
 
 def test_clock_set_back_leaves_the_time_between_attempts(
@@ -1390,6 +1419,25 @@ def test_level_3_of_quiet_hours_does_not_follow_the_level_5_of_the_night(
     assert all("レベル3相当" not in body["text"] for body in hook.bodies())
 
 
+def test_event_that_opens_again_at_a_lower_level_is_notified_after_quiet_hours(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Level 5 had been delivered, and a person had called it a false alarm."""
+    console = make_console(rule(hook.url, 'quiet = "16:00-06:00"'))
+    number = console.rise(5)
+    console.step()
+    decision = {"state": "false_alarm", "text": ""}
+    console.services.events.decide(number, "sato", console.clock(), decision)
+    console.clock.now_s += 3600
+    shocks = replace(sign(3, console.clock()), reasons=("s",), reason_codes=(SHOCKS,))
+    console.services.events.add(shocks, console.clock())
+    console.step()
+    assert console.states() == ["delivered", "waiting"]
+    console.step(14 * 3600)
+
+    assert console.states() == ["delivered", "delivered"]
+
+
 @pytest.mark.parametrize(
     ("hours", "clock", "end"),
     [
@@ -1481,10 +1529,39 @@ def test_event_in_the_journal_is_notified_after_a_restart(
     assert third.states() == ["delivered"]
 
 
+def test_event_that_is_still_being_folded_is_planned_in_the_next_step(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its entry is in the journal; what came before it is planned with it."""
+    console = make_console(rule(hook.url))
+    console.rise(4)
+    newest = console.rise(5, SLOPES[1].cell.token)
+    with pytest.MonkeyPatch.context() as folding:
+        known = console.services.events.event_of_entry
+        folding.setattr(
+            console.services.events,
+            "event_of_entry",
+            lambda entry: None if entry == newest else known(entry),
+        )
+        console.step()
+    assert console.states() == []
+    console.step(1)
+
+    assert console.states() == ["delivered", "delivered"]
+
+
 def copy_database(path: Path, to: Path) -> None:
     """Copy a database in use, as a backup does."""
     with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(to)) as copy:
         live.backup(copy)
+
+
+def replace_journal(path: Path, other: Path | None) -> None:
+    """Put another journal in the place of one; None removes it."""
+    for part in path.parent.glob("journal.sqlite*"):
+        part.unlink()
+    if other is not None:
+        other.rename(path)
 
 
 @pytest.mark.parametrize("is_restored", [True, False])
@@ -1503,10 +1580,7 @@ def test_journal_that_lost_its_newest_entries(
     console.rise(4, SLOPES[1].cell.token)
     console.rise(4, SLOPES[2].cell.token)
     console.step(60)
-    for path in journal.parent.glob("journal.sqlite*"):
-        path.unlink()
-    if is_restored:
-        (tmp_path / "older").rename(journal)
+    replace_journal(journal, tmp_path / "older" if is_restored else None)
     hook.status, before = 200, len(hook.requests)
     again = make_console(rule(hook.url))
     number = again.rise(5, SLOPES[3].cell.token)
@@ -1524,40 +1598,71 @@ def refuse_to_write(*_: object, **__: object) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_level_whose_record_is_lost_is_sent_as_no_test(
-    make_console: MakeConsole, hook: Receiver, tmp_path: Path, *, is_alone: bool
+def notify_of_lost(
+    make_console: MakeConsole, hook: Receiver, journal: Path, *levels: int | None
 ) -> None:
-    """The journal was restored, and a full disk kept the outbox from being written."""
-    hook.status = 503
+    """Send a rise, if any, with one whose record a restored journal does not have."""
+    other, lost = levels
+    hook.status, older = 503, journal.with_name("older")
     console = make_console(rule(hook.url))
-    if not is_alone:
-        console.rise(4)
+    if other is not None:
+        console.rise(other)
         console.step()
-    journal = tmp_path / "data/console/journal.sqlite"
-    copy_database(journal, tmp_path / "older")
-    console.rise(5, SLOPES[1].cell.token)
+    copy_database(journal, older)
+    for level in (3, lost):
+        assert level is not None
+        console.rise(level, SLOPES[1].cell.token)
     console.step(60)
-    for path in journal.parent.glob("journal.sqlite*"):
-        path.unlink()
-    (tmp_path / "older").rename(journal)
+    replace_journal(journal, older)
     hook.status = 200
     hook.requests.clear()
     again = make_console(rule(hook.url))
-
+    again.rise(3, SLOPES[2].cell.token)  # gets the number of a lost one
     again.outbox.forget_after = refuse_to_write  # type: ignore[method-assign]
     with pytest.raises(sqlite3.OperationalError, match="is full"):
         again.step(400)
     wait_until(lambda: not again.sender.is_busy())
+
+
+@pytest.mark.parametrize(("other", "lost"), [(None, 5), (4, 5), (5, 4)])
+def test_level_whose_record_is_lost_is_sent_as_no_test(
+    make_console: MakeConsole,
+    hook: Receiver,
+    tmp_path: Path,
+    other: int | None,
+    lost: int,
+) -> None:
+    """The journal was restored, and a full disk kept the outbox from being written."""
+    journal = tmp_path / "data/console/journal.sqlite"
+    notify_of_lost(make_console, hook, journal, other, lost)
     (body,) = hook.bodies()
 
     line = (
-        "レベル5相当の通知（記録が失われたため詳細不明。コンソールで確認してください）"
+        f"レベル{lost}相当の通知"
+        "（記録が失われたため詳細不明。コンソールで確認してください）"
     )
-    assert body["title"] == f"大谷町 {line}" + ("" if is_alone else " ほか 1 か所")
+    known = f"レベル{other}相当（ワイヤーセンサーの切断）"
+    titles = {
+        None: line, 4: f"{line} ほか 1 か所", 5: f"{known} メッシュ {CELL} ほか 1 か所"
+    }  # fmt: skip
+    assert body["title"] == f"大谷町 {titles[other]}"
     assert body["text"].startswith(line)
-    assert ("レベル4相当" in body["text"]) != is_alone
+    assert (known in body["text"]) == (other is not None)
+    assert "ほか" not in body["text"]
     assert "試験" not in body["title"] + body["text"]
+
+
+def test_exercise_with_old_tables_notifies_of_its_present(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its present is that of the newest data, which may be years old."""
+    more = rule(hook.url, "exercises = true")
+    console = make_console(f"exercise = true\n{more}")
+    console.sender.present = lambda: NOW_S
+    console.rise(5)
+    console.step(400 * 86_400)
+
+    assert console.states() == ["delivered"]
 
 
 def test_old_tables_notify_nobody(make_console: MakeConsole, hook: Receiver) -> None:

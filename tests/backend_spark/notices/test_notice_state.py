@@ -76,9 +76,10 @@ def test_low_level_withdraws_and_a_silent_cell_is_held(tmp_path: Path) -> None:
     """The notice of a silent cell is renewed as held, with the time of its last row."""
     state = open_state(tmp_path)
     update(state, 5, 0)
+    assert update(state, 5, 5) is None
 
     assert update(state, None, 10) == Notice(
-        5, NOW_S + 3610, at_s=NOW_S + 10, state=HELD, known_until_s=NOW_S
+        5, NOW_S + 3610, at_s=NOW_S + 10, state=HELD, known_until_s=NOW_S + 5
     )
     assert update(state, None, 20) is None
     assert update(state, 2, 30) == Notice(at_s=NOW_S + 30, withdrawn=True)
@@ -489,11 +490,15 @@ def test_requests_made_at_once_do_not_replace_one_another(tmp_path: Path) -> Non
     assert set(requests.read()) == set(cells)
 
 
-def test_damaged_file_gives_no_drill(tmp_path: Path) -> None:
+def test_damaged_file_gives_no_drill(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Notices go on, and the next request replaces the file."""
     path = tmp_path / "drills.json"
     path.write_text('{"x": 1')
-    assert due_drills(DrillRequests(path), NOW_S) == {}
+    requests = DrillRequests(path)
+    assert [due_drills(requests, NOW_S) for _ in range(2)] == [{}, {}]
+    assert caplog.text.count("no drill is published") == 1
     DrillRequests(path).start(CELL.token, 4, 60.0, NOW_S)
     assert set(DrillRequests(path).read()) == {CELL.token}
 
