@@ -288,7 +288,14 @@ _HANDOVER: Final = {
     "time": ("時刻", "Time"),
     "why": ("理由", "Reasons"),
     "state": ("状態", "State"),
-    "since": ("{} から", "since {}"),
+    "from_time": ("{} から", "since {}"),
+    "peak": ("{} にレベル{}相当", "{}: level {}"),
+    "lost": (
+        "現在は判定不能（最後の判定 {}）",
+        "cannot be judged now (last judged {})",
+    ),
+    "last_seen": ("最終受信 {}", "last seen {}"),
+    "colon": ("：", ": "),
     "over": ("{} に終息", "over at {}"),
     "quiet": (
         "{} に終了（緊急通報が6時間ない。危険が去ったとは限りません）",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -61,23 +62,18 @@ class SituationReport:
         now, cells = self.live_state.snapshot(), self.live_state.cells()
         words, levels = REPORT_WORDS[language], now["levels"]
         rows = self._rows(now, cells["tokens"])
-        highest = max(levels, key=headline_order, default=0)
+        present = describe_present(now, words)
+        highest = present["highest"]
         waiting = EventBook(self.journal).summary()
         causes = {c for row in rows if row.level == highest for c in row.latest.causes}
-        begins = [row.since_s for row in rows if row.level == highest and row.since_s]
         return TEMPLATES.get_template("report.html").render(
             language=language,
             w=words,
             place=self.place,
             now=when(now["now_s"]),
-            data_at=None if now["newest_s"] is None else _passed(now["newest_s"], now),
             exercise=now["exercise"],
-            highest=highest,
             meaning=_meaning(highest, [c for c in Cause if c in causes], language),
-            since=_since(min(begins, default=0), now["now_s"], words),
-            unjudged="" if is_judged(now) else _stale_words(now, words),
             counts=_counts(levels),
-            unknown=_unknown_words(now, words),
             cells=[self._cell(row, now, language) for row in rows[:MAX_CELLS]],
             more=max(0, len(rows) - MAX_CELLS),
             districts=self._districts(rows)[:MAX_DISTRICTS],
@@ -93,6 +89,7 @@ class SituationReport:
             nodes=now["nodes"],
             assumed=self.assumed,
             bounded=sum(row.latest.flags & level_grid.LOWER_BOUND > 0 for row in rows),
+            **present,
         )
 
     def _rows(self, now: dict[str, Any], tokens: Sequence[str]) -> list["ReportRow"]:
@@ -158,6 +155,40 @@ class ReportRow(NamedTuple):
     since_s: int
     margin_mm: float | None
     latest: level_grid.LatestRow
+
+
+def describe_present(now: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
+    """What a page states first: highest level, its begin, age of the data.
+
+    Args:
+        now: Snapshot of the live state.
+        words: Texts of the page.
+    """
+    highest = max(now["levels"], key=headline_order, default=0)
+    begins = [
+        since_s
+        for level, since_s in zip(now["levels"], now["since_s"], strict=True)
+        if level == highest and since_s and ADVISORY <= level <= EMERGENCY
+    ]
+    return {
+        "highest": highest,
+        "since": _since(min(begins, default=0), now["now_s"], words),
+        "data_at": None if now["newest_s"] is None else _passed(now["newest_s"], now),
+        "unjudged": "" if is_judged(now) else _stale_words(now, words),
+        "unknown": _unknown_words(now, words),
+        "name": partial(_level_name, words),
+    }
+
+
+def _level_name(words: dict[str, str], level: int) -> str:
+    names = {
+        level_grid.MISSING: "missing",
+        level_grid.NO_JUDGEMENT: "unjudged",
+        LOWEST: "calm",
+    }
+    if level > level_grid.HELD_OFFSET:
+        return words["held"].format(level - level_grid.HELD_OFFSET)
+    return words[names.get(level, "level")].format(level)
 
 
 def _stale_words(now: dict[str, Any], words: dict[str, str]) -> str:

@@ -1,5 +1,6 @@
 """Routes of the events: list, decide, hand over with notes; their notifications."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -23,16 +24,19 @@ from backend_spark.console.events import (
     begin_s,
 )
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.nodes import NodeState
 from backend_spark.console.notifications.outbox import (
     NotificationOutbox,
     StoredNotification,
 )
 from backend_spark.console.places import Gazetteer
-from backend_spark.console.report import TEMPLATES, when
+from backend_spark.console.report import TEMPLATES, describe_present, when
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import HANDOVER_WORDS, reasons_of, render_both, render_japanese
 from service_runtime.errors import FieldError, shortened
 from slope_science import JST
+from slope_science.levels import EMERGENCY, LOWEST
 from slope_science.reasons import render_english
 
 MAX_NOTE_LENGTH: Final = 2000
@@ -113,7 +117,8 @@ def events(
     services: Services, wanted: Wanted, offset: Offset = 0, limit: Limit = 50
 ) -> Response:
     """One page of the events, and how many there are in each state."""
-    return json_response(event_page(services.events, wanted, offset, limit))
+    unjudged = last_judged(services.live_state)
+    return json_response(event_page(services.events, wanted, offset, limit, unjudged))
 
 
 @router.get("/events/{number}")
@@ -126,7 +131,7 @@ def event(number: EventNumber, services: Services) -> Response:
         "history": _history(found, services.journal),
         "notifications": lines_of_event(services.notifications.outbox, number),
     }
-    return json_response(_row(found) | more)
+    return json_response(_row(found, last_judged(services.live_state)) | more)
 
 
 @router.post("/events/state")
@@ -156,7 +161,8 @@ def decide(
                 times["to_s"] = now_s if failed_s is None else failed_s
             services.events.decide(each.number, name, now_s, body | times)
     services.count_events()
-    return json_response({"events": [_row(each) for each in chosen]})
+    unjudged = last_judged(services.live_state)
+    return json_response({"events": [_row(each, unjudged) for each in chosen]})
 
 
 @router.get("/notes")
@@ -177,10 +183,36 @@ def write_note(
     return json_response(note_lines(services.journal, 50))
 
 
+def last_judged(live_state: LiveState) -> dict[str, int]:
+    """Unix time of the last judgement of each cell that is not judged at present.
+
+    0 if there was none. An event there may be over, or worse than its level.
+    """
+    now, tokens = live_state.snapshot(), live_state.cells()["tokens"]
+    rows = zip(tokens, now["levels"], now["known_s"], strict=False)
+    return {
+        token: known_s
+        for token, level, known_s in rows
+        if not LOWEST <= level <= EMERGENCY
+    }
+
+
 def event_page(
-    book: EventBook, wanted: EventFilter, offset: int, limit: int
+    book: EventBook,
+    wanted: EventFilter,
+    offset: int,
+    limit: int,
+    unjudged: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Rows of some events; `total` counts all that the filter accepts."""
+    """Rows of some events; `total` counts all that the filter accepts.
+
+    Args:
+        book: All events.
+        wanted: Which of them.
+        offset: Rows before the page.
+        limit: Rows of the page.
+        unjudged: As of `last_judged`.
+    """
     found = book.select(wanted)
     summary = book.summary()
     return {
@@ -188,11 +220,16 @@ def event_page(
         "open": summary.count,
         "total": len(found),
         "states": book.count_states(),
-        "events": [_row(each) for each in found[offset : offset + limit]],
+        "events": [_row(each, unjudged) for each in found[offset : offset + limit]],
     }
 
 
-def _row(event: Event) -> dict[str, Any]:
+def _lost_s(event: Event, unjudged: Mapping[str, int]) -> int | None:
+    """Time of the last judgement, if an event lasts in a cell that is not judged."""
+    return unjudged.get(event.cell or "") if event.over_s is None else None
+
+
+def _row(event: Event, unjudged: Mapping[str, int]) -> dict[str, Any]:
     return {
         "number": event.number,
         "cell": event.cell,
@@ -200,6 +237,7 @@ def _row(event: Event) -> dict[str, Any]:
         "first_s": event.first_s,
         "last_s": event.last_s,
         "over_s": event.over_s,
+        "lost_s": _lost_s(event, unjudged),
         "peak": event.peak,
         "peak_s": event.peak_s,
         "measured_s": event.measured_s,
@@ -337,34 +375,62 @@ def render_handover(services: ConsoleServices, language: str) -> str:
         if entry.at_s >= now_s - SHIFT_S
     ]
     live, outbox = services.live_state.snapshot(), services.notifications.outbox
+    unjudged, places = last_judged(services.live_state), services.places.now
+    silent = _silent_nodes(services.live_state, places, live["now_s"])
     return TEMPLATES.get_template("handover.html").render(
         language=language,
         w=HANDOVER_WORDS[language],
         place=services.settings.console.place,
         exercise=live["exercise"],
         now=when(now_s),
-        since=when(now_s - SHIFT_S),
+        shift=when(now_s - SHIFT_S),
         tables=[
-            ("open", *_table(waiting, language, services.places.now)),
-            ("decided", *_table(decided, language, services.places.now)),
+            ("open", *_table(waiting, language, places, unjudged)),
+            ("decided", *_table(decided, language, places, unjudged)),
         ],
         notes=notes,
         nodes=live["nodes"],
+        silent=silent[:HANDOVER_ROWS],
+        more_silent=max(0, len(silent) - HANDOVER_ROWS),
+        **describe_present(live, HANDOVER_WORDS[language]),
         late=len(outbox.overdue(now_s)) + len(outbox.given_up(now_s - SHIFT_S)),
     )
 
 
+def _silent_nodes(
+    live_state: LiveState, places: Gazetteer, now_s: float
+) -> list[tuple[str, str, str]]:
+    """Id, place and time of the last receipt of the silent nodes, the newest first."""
+    with live_state.lock:
+        found = [
+            n for n in live_state.nodes.by_id.values() if n.state(now_s) == "silent"
+        ]
+    found.sort(key=lambda node: (-node.received_s, node.id))
+    return [(n.id, _node_place(n, places), when(n.received_s)) for n in found]
+
+
+def _node_place(node: NodeState, places: Gazetteer) -> str:
+    place = places.of_node(node.id, node.cell, node.place())
+    return place.name if place else ""
+
+
 def _table(
-    events: list[Event], language: str, places: Gazetteer
+    events: list[Event], language: str, places: Gazetteer, unjudged: Mapping[str, int]
 ) -> tuple[list[dict[str, Any]], int]:
     """Rows of a table, and how many more events there are."""
-    rows = [_table_row(event, language, places) for event in events[:HANDOVER_ROWS]]
+    lost = [_lost_s(event, unjudged) for event in events[:HANDOVER_ROWS]]
+    rows = [
+        _table_row(event, language, places)
+        | {"is_lost": lost_s is not None, "lost": when(lost_s) if lost_s else ""}
+        for event, lost_s in zip(events, lost, strict=False)
+    ]
     return rows, len(events) - len(rows)
 
 
 def _table_row(event: Event, language: str, places: Gazetteer) -> dict[str, Any]:
     render = render_japanese if language == "ja" else render_english
     return {
+        "peak": when(event.peak_s) if event.peak_s > event.first_s else "",
         "level": event.peak,
         "place": _place_name(event, places),
         "first": when(event.first_s),

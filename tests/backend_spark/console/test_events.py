@@ -522,7 +522,7 @@ def test_list_reaches_the_oldest_of_thousands_quickly(path: Path) -> None:
     journal.write_all(1.0, drafts)
     book = EventBook(journal)
     began_s = time.process_time()
-    first, last = (event_page(book, EventFilter(), n, 200) for n in (0, 4800))
+    first, last = (event_page(book, EventFilter(), n, 200, {}) for n in (0, 4800))
 
     assert (time.process_time() - began_s) / 2 < 0.5
     assert first["total"] == first["open"] == 5000
@@ -804,6 +804,38 @@ def test_handover_page_has_events_decisions_and_notes(
     late = "未送信の通知" if language == "ja" else "Notifications not delivered"
     assert f"{late} <b>0</b>" in page
     assert ("現地確認済み" if language == "ja" else "checked on site") in page
+
+
+def test_event_says_that_its_cell_is_not_judged(open_app: OpenApp) -> None:
+    """It "went on" for the list, although nothing was known for two hours."""
+    known = {event["cell"]: event["lost_s"] for event in events_of(open_app())}
+    silent = known.pop(SLOPES[3].cell.token)
+
+    assert silent == NOW_S - 12 * 600
+    assert set(known.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("ja", ["現在は判定不能（最後の判定 10-26 14:40）", "途絶 <b>nishi-2</b>"]),
+        ("en", ["cannot be judged now (last judged 10-26 14:40)", "<b>nishi-2</b>"]),
+    ],
+)
+def test_handover_page_states_the_present_and_what_is_silent(
+    open_app: OpenApp, clock: Clock, language: str, words: list[str]
+) -> None:
+    """The next shift read "goes on" of a cell without data, and old data as new."""
+    client = open_app()
+    page = client.get("/handover", params={"lang": language}).text
+    clock.now_s = NOW_S + 7200.0
+    later = client.get("/handover", params={"lang": language}).text
+
+    assert all(part in page for part in words)
+    assert f'<span class="badge l{HIGHEST}">' in page
+    assert "2026-10-26 16:40" in page
+    assert '<p class="unjudged">' not in page
+    assert '<p class="unjudged">' in later
 
 
 def test_handover_page_calls_the_silence_of_a_node_no_calm(

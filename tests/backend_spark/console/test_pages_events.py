@@ -18,7 +18,8 @@ from console_pages import (
     press_twice,
     text,
 )
-from console_workspace import NOW_S, PASSWORD, Workspace, add_alert
+from console_tables import dry_slope, write_tables
+from console_workspace import NOW_S, PASSWORD, SLOPES, Workspace, add_alert
 from console_workspace import log_in as log_in_client
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -119,6 +120,24 @@ def test_open_event_above_the_cells_stands_before_their_highest_level(
     press(driver, waiting)
     find(driver, "tr[data-event]")
     no_problems(driver)
+
+
+@pytest.mark.parametrize("language", sizes("ja", "en"))
+def test_list_follows_when_a_cell_is_no_longer_judged(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
+) -> None:
+    """Its events "went on" in a list that was left open while the data stopped."""
+    lost = {"ja": "現在は判定不能", "en": "cannot be judged now"}[language]
+    level = {"ja": "にレベル4相当", "en": ": Equivalent to level 4"}[language]
+    open_events(driver, run_console(workspace.with_accounts()), language)
+    css = f"tr[data-event]:has([href='#{SLOPES[0].cell.token}']) .eventWhen"
+    wait_until(lambda: level in text(driver, css))
+    assert lost not in text(driver, css)
+    # In an exercise the newest data are the present.
+    write_tables(workspace.data, [dry_slope("kita-1", 9)], NOW_S + 3 * 3600)
+
+    wait_until(lambda: lost in text(driver, css))
+    picture(driver, f"events-lost-{language}")
 
 
 @pytest.mark.long

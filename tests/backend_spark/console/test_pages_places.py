@@ -69,6 +69,18 @@ def test_names_begins_and_districts_are_shown_and_printed(
     no_problems(driver)
 
 
+def test_events_have_names_where_the_page_is_opened_at_them(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """After a reload they had tokens, which mean nothing to people, until the next."""
+    opened(driver, run_console())
+    find(driver, "[data-tab=events]").click()
+    wait_until(lambda: "tab=events" in driver.current_url)
+    driver.refresh()
+
+    wait_until(lambda: "西谷 奥" in text(driver, ".event-list tbody"), 20)
+
+
 def check_paper(driver: Chrome) -> None:
     """What the page shows while it is printed."""
     driver.execute_script("dispatchEvent(new Event('beforeprint'))")

@@ -3,7 +3,7 @@
 import { el, replace } from "./dom";
 import { disableWhile, oneAtATime, RETRY_MS, discardDraft, keepDraft, get, isConflict, post, type Session, type Reason } from "./api";
 import { badge } from "./badges";
-import { currentLanguage, formatTime, t, type Key } from "./i18n";
+import { currentLanguage, formatTime, levelName, t, type Key } from "./i18n";
 import { cellLabel } from "./names";
 
 export type EventState = "open" | "acknowledged" | "checked" | "false_alarm" | "slope_failed" | "closed";
@@ -17,6 +17,8 @@ export interface EventRow {
   first_s: number;
   last_s: number;
   over_s: number | null;
+  // Last judgement (0: none) of the cell of an event that lasts, if it cannot be judged now.
+  lost_s: number | null;
   peak: number;
   peak_s: number;
   // Of a message that came late; else 0.
@@ -65,8 +67,10 @@ export function placeOf(event: EventRow): HTMLElement {
 
 export function timesOf(event: EventRow): HTMLElement[] {
   // Outside all cells nothing judges that a slope is calm: an event there ends by silence.
+  
+  const lost = event.lost_s === null ? null : el("b", { class: "late" }, t("eventLost", { t: event.lost_s ? formatTime(event.lost_s) : t("missing") }));
   const lasting = event.over_s === null ? t("eventLasts") : t(event.cell ? "eventOver" : "eventQuiet", { t: formatTime(event.over_s) });
-  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
+  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, event.peak_s > event.first_s ? el("small", {}, t("eventPeak", { t: formatTime(event.peak_s), level: levelName(event.peak) })) : null, lost ?? el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
 }
 
 export function reasonsOf(event: EventRow): HTMLElement[] {

@@ -21,6 +21,8 @@ interface Note {
 }
 
 const PAGE_ROWS = 50;
+// Width below which an event is a card.
+const SMALL_PX = 900;
 // Time to see that rows have moved, before a click counts again.
 const MOVED_MS = 500;
 
@@ -65,7 +67,9 @@ class EventsPage {
     this.bulk = this.bulkForm();
     this.notifications = new Notifications(session);
     for (const field of [this.text, this.level, this.cause, this.since, this.until]) field.addEventListener("input", () => this.restart());
-    const filters = el("div", { class: "form filters" }, this.text, this.level, this.cause, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
+    const fields = el("div", { class: "form filters" }, this.text, this.level, this.cause, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
+    // On a small screen the events come first.
+    const filters = el("details", { open: innerWidth > SMALL_PX }, el("summary", {}, t("eventFilters")), fields);
     const names: Key[] = ["levelColumn", "eventWhere", "eventWhen", "reasons", "state"];
     const head = el("tr", {}, el("th", { scope: "col" }, this.canEdit ? this.all : null), ...names.map((name) => el("th", { scope: "col" }, t(name))), el("td", {}));
     const table = el("table", { class: "list event-list" }, el("thead", {}, head), this.body);

@@ -304,6 +304,7 @@ const TEXTS = {
   lag: ["届くまで", "Lag"],
   // events
   events: ["事象の記録", "Events"],
+  eventFilters: ["絞り込み", "Filters"],
   eventFind: ["場所・観測点でさがす", "Find by place or node"],
   eventFromLevel: ["レベル{n}相当以上", "Level {n} and above"],
   eventAllLevels: ["すべてのレベル", "All levels"],
@@ -319,6 +320,8 @@ const TEXTS = {
   soundHeldBack: ["ブラウザーが音を止めています。画面を一度クリックしてください。", "The browser holds the sound back: click once on the page."],
   eventMeasured: ["{t} の観測を遅れて受信", "measured {t}, received late"],
   eventLasts: ["継続中", "goes on"],
+  eventLost: ["現在は判定不能（最後の判定 {t}）", "cannot be judged now (last judged {t})"],
+  eventPeak: ["{t} に{level}", "{t}: {level}"],
   eventOver: ["{t} に終息", "over at {t}"],
   eventQuiet: ["{t} に終了（緊急通報が6時間ない。危険が去ったとは限りません）", "ended at {t} (no message for 6 hours; this is no sign of safety)"],
   eventMessages: ["緊急通報 {n} 件", "{n} urgent messages"],

@@ -10,7 +10,7 @@ import { showNode } from "./health";
 import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
-import { nodesIn } from "./names";
+import { loadNames, nodesIn } from "./names";
 import { presetNodes } from "./series";
 import { Slider } from "./slider";
 import { ageOf, STALE_S, State } from "./state";
@@ -166,6 +166,7 @@ function logOut(state: State): void {
 // After an outage the page that could not be drawn is drawn, if it is still open.
 async function drawTab(tab: Tab, page: HTMLElement, session: Session, state: State): Promise<void> {
   try {
+    await loadNames();
     await tab.draw(page, session, state.selected);
   } catch (error) {
     const box = el("p", { class: "problem", role: "alert" }, (error as Error).message);
@@ -178,6 +179,14 @@ async function drawTab(tab: Tab, page: HTMLElement, session: Session, state: Sta
 function followEvents(state: State): Attention {
   const attention = new Attention(document.title);
   let revision = -1;
+  let unjudged = "";
+  // Whether an event lasts is not known where its cell is no longer judged.
+  state.addEventListener("levels", () => {
+    const found = state.present().map((level) => Number(level < 1 || level > 5)).join("");
+    if (found === unjudged) return;
+    unjudged = found;
+    dispatchEvent(new Event("yamamori-events"));
+  });
   state.addEventListener("now", () => {
     if (state.online) return;
     // A server that has started again counts from the begin.

@@ -27,6 +27,7 @@ const nodesOf = new Map<string, string[]>();
 const placesOf = new Map<string, Place[]>();
 let placeOfNode: Record<string, Place | undefined> = {};
 let places: Place[] = [];
+let loaded: Promise<unknown> | null = null;
 
 export async function fetchNodes(): Promise<NodeList> {
   const nodes = await get<NodeList>("api/nodes");
@@ -39,8 +40,14 @@ export async function fetchNodes(): Promise<NodeList> {
   return nodes;
 }
 
+// Before a list of cells is drawn, also where the page is opened at its tab; without an answer it has the tokens.
+export function loadNames(): Promise<unknown> {
+  return (loaded ??= Promise.all([fetchNodes(), fetchPlaces()]).catch(() => (loaded = null)));
+}
+
 export async function fetchPlaces(): Promise<void> {
   const found = await get<{ places: Place[]; nodes: Record<string, number> }>("api/places");
+  loaded ??= Promise.resolve();
   places = found.places;
   placesOf.clear();
   for (const place of places) for (const cell of place.cells) placesOf.set(cell, [...(placesOf.get(cell) ?? []), place]);
