@@ -162,6 +162,9 @@ class Coordinator:
         values = [r.value for r in readings if r.name == self._battery]
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v
+        if assessment.level != self._level:
+            why = assessment.why or "nothing is found any more"
+            log.warning("level %d, was %d: %s", assessment.level, self._level, why)
         self._level = assessment.level
         self._assessment = assessment
         self._parts.sampling.adapt_rate(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from queue import Empty
 
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, JobSubmissionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import BaseScheduler
@@ -24,6 +25,8 @@ from edge_agent.sensors.base import Sensor
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 
 log = logging.getLogger(__name__)
+_scheduler_log = log.getChild("scheduler")
+_scheduler_log.setLevel(logging.ERROR)  # `_note_skipped` says what it warns of
 
 CLOCK_CHECK_S = 1.0
 """Interval at which the wall clock is checked for a step."""
@@ -278,7 +281,10 @@ class SamplingLoop:
                 "misfire_grace_time": None,
             },
             timezone="UTC",
+            logger=_scheduler_log,
         )
+        self._scheduler.add_listener(self._note_skipped, EVENT_JOB_MAX_INSTANCES)
+        self._skipped: set[str] = set()
 
     def run(self) -> None:
         """Work until `stop`."""
@@ -372,11 +378,22 @@ class SamplingLoop:
         with self._pulse.watch_loop(f"sampling {name}", self._limit_s):
             self._sampler.sample(group)
 
+    def _note_skipped(self, event: JobSubmissionEvent) -> None:
+        """Log once for each schedule that a sampling outlasts its interval.
+
+        In danger that is usual: a burst of tilt takes 16 s.
+        """
+        if event.job_id not in self._skipped:
+            self._skipped.add(event.job_id)
+            text = "sampling %s takes longer than that: turns in between are left out"
+            log.info(text, event.job_id)
+
     def _schedule(self) -> None:
         """Replace all jobs: one for each interval, with the sensors that share it."""
         if self._is_stopped:
             return
         self._scheduler.remove_all_jobs()
+        self._skipped.clear()
         self._scheduler.add_job(
             self._scheduler_beat,
             SteadyIntervalTrigger(SCHEDULER_HEARTBEAT_S),

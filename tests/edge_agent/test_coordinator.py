@@ -209,6 +209,19 @@ def test_siren_does_not_wait_for_the_card(
         wait_until(lambda: node.parts.queue.stats().depth[REPORT_PRIORITY].rows)
 
 
+def test_level_is_logged_with_its_reason_when_it_changes(
+    build: Callable[[str], Coordinator], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is at the node with a siren on reads the journal."""
+    node = build("wire")
+    with caplog.at_level("INFO"), running(node):
+        wait_until(lambda: node.parts.queue.stats().depth[5].rows, timeout_s=30)
+        node.parts.sampler.sample()
+    levels = [r.getMessage() for r in caplog.records if r.name.endswith("coordinator")]
+    text = "wire: sensor is cut: a flow may have occurred, unconfirmed"
+    assert levels == [f"level 5, was 1: {text}"]
+
+
 def test_node_does_not_reboot_for_an_update_by_its_own_level(
     build: Callable[[str], Coordinator],
 ) -> None:

@@ -172,6 +172,24 @@ def test_hanging_sampling_job_is_reported(
     sampler.hang.set()
 
 
+def test_sampling_that_takes_longer_than_its_interval_is_logged_once(
+    start: Callable[..., SamplingLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """APScheduler's own line names an object in memory, and comes at every turn."""
+    hang, sampler = threading.Event(), FakeSampler()
+    sampler.hang = hang
+    with caplog.at_level("INFO"):
+        start(sampler)
+        try:
+            wait_until(lambda: "maximum" in caplog.text or "longer" in caplog.text)
+            time.sleep(5 * EVERY_S)
+        finally:
+            hang.set()
+    found = [record.getMessage() for record in caplog.records]
+    text = "sampling every 0.2 s takes longer than that: turns in between are left out"
+    assert [each for each in found if "running" in each or "longer" in each] == [text]
+
+
 def test_silent_scheduler_is_reported(
     start: Callable[..., SamplingLoop],
     watchdog: LoopWatchdog,
