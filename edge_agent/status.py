@@ -123,7 +123,7 @@ def make_status(
     """Make a status of its inputs; `NodeStatus` lists the meanings."""
     uplink, stats = inputs.uplink, inputs.stats
     return NodeStatus(
-        line=_line(inputs),
+        line=f"level {level}; {_line(inputs)}",
         at_s=at_s,
         mono_s=mono_s,
         level=level,

@@ -46,7 +46,7 @@ def status_command(folder: Path, as_json: bool) -> None:
 
 
 def _show(status: dict[str, Any], age_s: float) -> None:
-    click.echo(f"level {status['level']}; {status['line']}")
+    click.echo(status["line"])
     for name, state in status["alarms"].items():
         click.echo(f"  alarm {name}: {state}")
     if status["refused"] is not None:

@@ -103,7 +103,7 @@ def test_failing_sensors_are_listed() -> None:
         make_inputs(tilt="does not return", soil="EIO"), 1, (), 0.0, 0.0
     )
 
-    assert status.line.startswith("gw:1884 is up; 14 queued (5:2 1:12), oldest 35 s")
+    assert status.line.startswith("level 1; gw:1884 is up; 14 queued (5:2 1:12)")
     assert status.line.endswith("; 2 of 9 sensors fail: tilt, soil")
 
 
@@ -117,7 +117,8 @@ def test_clock_that_is_not_set_is_shown() -> None:
         0.0,
     )
 
-    assert status.line.startswith("LEVEL UNKNOWN; the clock is not set; gw:1884 is up")
+    start = "level 1; LEVEL UNKNOWN; the clock is not set; gw:1884 is up"
+    assert status.line.startswith(start)
 
 
 def test_safe_mode_is_shown_first(tmp_path: Path) -> None:

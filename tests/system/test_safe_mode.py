@@ -111,7 +111,7 @@ def test_broken_node_reports_its_errors_and_samples_the_usable_sensors(
     line = load_status(tmp_path)["line"]
     status = agent.end()
 
-    assert line.startswith("safe mode: ")
+    assert line.startswith("level 1; safe mode: ")
     assert health.priority == 3
     assert any("span" in error or "line" in error for error in errors)
     assert "span" not in names(analyst)
@@ -140,7 +140,7 @@ def test_node_without_usable_settings_runs_with_those_of_its_last_run(
     line = load_status(tmp_path)["line"]
 
     assert agent.end() == 0
-    assert line.startswith("safe mode: ")
+    assert line.startswith("level 1; safe mode: ")
     assert str(health.readings[-1].value).startswith("the settings of the last run")
     assert "config/mistake/1" in names(analyst)
 
