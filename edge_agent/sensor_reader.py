@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_agent.sensors.base import (
-    MAX_ANSWER_CHARS,
     Health,
     Sensor,
     SensorBusError,
@@ -178,9 +177,6 @@ def _health_text(health: _Health) -> str:
     if error is not None:
         return f"{error.health}: {error}"
     return health.note or Health.OK.value
-
-
-_REPORT_DEFECT = "restart the agent; if that does not help, report it with the journal"
 
 
 def _is_sendable(reading: Reading) -> bool:
@@ -352,11 +348,7 @@ class SensorReader:
         except SensorError:
             raise
         except Exception as error:
-            reason = f"cannot be read: {type(error).__name__}"
-            answer = f": {error}"[:MAX_ANSWER_CHARS]
-            raise SensorDriverError(
-                sensor.name, reason, _REPORT_DEFECT, answer=answer
-            ) from error
+            raise SensorDriverError(sensor.name, "read", error) from error
         wrong = [each for each in readings if not _is_sendable(each)]
         if wrong:
             value = wrong[0].value if wrong[0].sum is None else wrong[0].sum

@@ -129,10 +129,25 @@ class SensorRangeError(SensorError, ValueError):
     default_health = Health.IMPLAUSIBLE
 
 
+_REPORT_DEFECT = "restart the agent; if that does not help, report it with the journal"
+
+
 class SensorDriverError(SensorError, RuntimeError):
-    """The driver has a defect; its cause has the stack."""
+    """The driver has a defect.
+
+    Args:
+        sensor: Name of the sensor.
+        done: What cannot be done: ``opened`` or ``read``.
+        cause: The exception that no driver should raise.
+    """
 
     default_health = Health.DRIVER_FAULT
+
+    def __init__(self, sensor: str, done: str, cause: Exception) -> None:
+        reason = f"cannot be {done}: {type(cause).__name__}"
+        answer = f": {cause}"[:MAX_ANSWER_CHARS]
+        super().__init__(sensor, reason, _REPORT_DEFECT, answer=answer)
+        self.__cause__ = cause
 
 
 class SensorTimeoutError(SensorError, TimeoutError):
@@ -434,6 +449,8 @@ class RetryingSensor(BaseSensor):
             self.error = SensorOpenError(
                 self.name, f"cannot be opened: {error}", _BUSY if is_busy else _REMEDY
             )
+        except Exception as error:  # noqa: BLE001 - also of a driver of another package
+            self.error = SensorDriverError(self.name, "opened", error)
         else:
             self.error = None
         return self._sensor is not None

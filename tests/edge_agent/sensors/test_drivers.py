@@ -11,6 +11,7 @@ from edge_agent.sensors.base import (
     RetryingSensor,
     Sensor,
     SensorBusError,
+    SensorDriverError,
     SensorRangeError,
 )
 from edge_agent.sensors.registry import open_sensors, parse_sensors
@@ -261,6 +262,22 @@ def test_pin_kept_by_systemd_is_reported_with_a_remedy() -> None:
 
     retrying = RetryingSensor(parse_sensors(TABLES[:1])[0], busy)
     assert "busy; stop the process that uses it; pins kept for" in str(retrying.error)
+
+
+def test_defect_that_shows_when_a_sensor_is_opened_stops_no_other() -> None:
+    """The agent would not start, and the other sensors would not be read."""
+    defect = ZeroDivisionError("division by zero")
+
+    def fail() -> Sensor:
+        raise defect
+
+    retrying = RetryingSensor(parse_sensors(TABLES[:1])[0], fail)
+    with pytest.raises(
+        SensorDriverError,
+        match=r"^sensor rain cannot be opened: ZeroDivisionError: division by zero; ",
+    ) as caught:
+        retrying.read(0.0)
+    assert caught.value.__cause__ is defect
 
 
 def test_boards_share_no_state() -> None:
