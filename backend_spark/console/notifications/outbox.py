@@ -196,7 +196,7 @@ class NotificationOutbox:
             return {address for (address,) in self._db.execute(query, (rule,))}
 
     def due(self, now_s: float) -> list[StoredNotification]:
-        """Waiting notifications whose time has come, the highest level first.
+        """Waiting notifications whose time has come.
 
         After the clock was set back, what was created later than now and was not tried
         is due at once, and so is a repetition that would be later than the longest time
@@ -205,7 +205,7 @@ class NotificationOutbox:
         longest_s = now_s + RETRY_S[1]
         return self._select(
             "state = 'waiting' and (due_s <= ? or (created_s > ? and due_s = wanted_s)"
-            " or (due_s > ? and due_s != wanted_s)) order by level desc, id",
+            " or (due_s > ? and due_s != wanted_s))",
             (now_s, now_s, longest_s),
         )
 

@@ -457,6 +457,8 @@ def test_clock_set_back_delays_neither_the_next_message_nor_the_heartbeat(
         console.rise(4)
         console.step()
         console.rise(4, SLOPES[1].cell.token)
+        console.step(1)
+        assert len(hook.requests) == 1
         console.step(-3600)
         for after_s, pings in ((30, 2), (30, 3)):
             console.step(after_s)

@@ -29,7 +29,12 @@ from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import cell_topic, notice_topic
-from spatial_mqtt.transport import ConnectionHandler, Publication, Session
+from spatial_mqtt.transport import (
+    NO_SUBSCRIBERS,
+    ConnectionHandler,
+    Publication,
+    Session,
+)
 
 CELL = Cell.at(33.5588, 133.5312, 13)
 TOPIC = notice_topic(cell_topic(CELL))
@@ -376,13 +381,18 @@ def test_full_disk_stops_no_notice(
 
 
 class RefusingLink:
-    """Connection to a broker that refuses its first publications."""
+    """Connection to a broker that refuses its first publications.
 
-    def __init__(self, refusals: int) -> None:
+    Those before are not answered, as when the connection is lost.
+    """
+
+    def __init__(self, refusals: int, unanswered: int = 0) -> None:
         self.endpoint = Endpoint.parse("mqtt://a-broker:1883")
         self.handler: ConnectionHandler | None = None
         self.sent: list[Notice] = []
+        self.topics: list[str] = []
         self._refusals = refusals
+        self._unanswered = unanswered
 
     def connect(self, _session: Session, handler: ConnectionHandler) -> Connection:
         self.handler = handler
@@ -394,10 +404,16 @@ class RefusingLink:
 
     def publish(self, publication: Publication) -> int:
         assert self.handler is not None
-        self.sent.append(Notice.decode(publication.payload))
-        token = len(self.sent)
-        is_refused = token <= self._refusals
-        self.handler.on_published(token, "quota exceeded" if is_refused else None)
+        self.topics.append(publication.topic)
+        if publication.topic == TOPIC:
+            self.sent.append(Notice.decode(publication.payload))
+        assert publication.retain
+        token = len(self.topics)
+        if token > self._unanswered:
+            is_refused = token <= self._unanswered + self._refusals
+            accepted = (None, NO_SUBSCRIBERS)[token % 2]
+            answer = "quota exceeded" if is_refused else accepted
+            self.handler.on_published(token, answer)
         return token
 
 
@@ -423,6 +439,38 @@ def test_refused_notice_is_published_until_it_is_accepted(
     assert [notice.withdrawn for notice in link.sent[4:]] == [True] * 2
     assert read_sent(tmp_path)[TOPIC].at_s == link.sent[-1].at_s
     assert caplog.text.count("refused") == 1
+
+
+def test_broker_that_comes_back_gets_all_until_it_accepts_it(tmp_path: Path) -> None:
+    """It never answers what the connection before had sent."""
+    link, rounds = RefusingLink(2, unanswered=2), iter(range(30))
+    publisher = NoticePublisher(
+        open_state(tmp_path),
+        lambda _now_s: {CELL.token: judged(5)},
+        lambda _topic, body: body,
+        unix_s=itertools.count(NOW_S).__next__,
+        monotonic_s=itertools.count().__next__,
+        every_s=0.0,
+    )
+    publisher.record = DeliveryRecord(tmp_path)
+    publisher.drills = DrillRequests(tmp_path / "drills.json")
+    publisher.drills.start(CELL.token, 4, 600.0, NOW_S)
+    publisher.connect(Session("notify"), [link.connect])
+
+    def beat() -> None:
+        at = next(rounds)
+        if at == 5:
+            assert link.handler is not None
+            link.handler.on_up(session_present=False, receive_maximum=10)
+        elif at == 29:
+            publisher.stop()
+
+    publisher.run(beat)
+    drill = topic_of_drill(CELL.token)
+
+    assert link.topics[:4] == [TOPIC, drill] * 2
+    assert sorted(link.topics[4:]) == sorted([TOPIC, drill])
+    assert set(read_sent(tmp_path)) == {TOPIC, drill}
 
 
 OTHER = Cell.at(33.60, 133.60, 13).token
