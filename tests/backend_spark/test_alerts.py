@@ -243,6 +243,19 @@ def test_offset_is_committed_in_quiet_weather(
     assert read_query_offset(tmp_path / "checkpoints/alerts") == {"i.0a": 2}
 
 
+def test_message_that_comes_again_after_a_restart_is_one_alert(
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
+) -> None:
+    """By another gateway, whose receipt was late; its id is in the table."""
+    writer = SegmentWriter(tmp_path / "log", "i.0a")
+    writer.append([message(1, 5)])
+    drain(open_alerts())
+    writer.append([message(1, 5), message(2, 5)])
+    drain(open_alerts())
+
+    assert ids(tmp_path) == {("n", 1): 1, ("n", 2): 1}
+
+
 def test_segments_without_alerts_are_not_read_again(
     open_alerts: Callable[[], AlertWriter],
     tmp_path: Path,
@@ -288,6 +301,24 @@ def test_follower_alternates_between_streams_and_finds_new_ones(tmp_path: Path) 
     assert probed == ["i.0b-0000000001.arrow"]
     assert too_soon == []
     assert [n.stream for n in follower.next_segments(9)] == ["i.0c"]
+
+
+def test_streams_that_a_step_leaves_out_begin_with_their_first_segment(
+    tmp_path: Path,
+) -> None:
+    """As when more ingesters have a backlog than a step reads segments."""
+    follower = LogFollower(tmp_path, lambda: 0.0)
+    streams, found = ("i.0a", "i.0b", "i.0c"), []
+    for stream in streams:
+        writer = SegmentWriter(tmp_path, stream)
+        for seq in range(2):
+            writer.append([message(seq, 5)])
+    for _ in range(6):
+        names = follower.next_segments(1)
+        follower.mark_read(names)
+        found += [(name.stream, name.seq) for name in names]
+
+    assert sorted(found) == [(stream, seq) for stream in streams for seq in range(2)]
 
 
 def test_follower_waits_for_a_segment_that_a_listing_misses(tmp_path: Path) -> None:
