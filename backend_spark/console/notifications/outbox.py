@@ -280,8 +280,7 @@ class NotificationOutbox:
         """Let waiting notifications be due now at the latest."""
         with self._transaction() as db:
             db.executemany(
-                "update notification set due_s = min(due_s, ?)"
-                " where id = ? and state = 'waiting'",
+                "update notification set due_s = min(due_s, ?) where id = ?",
                 [(now_s, number) for number in numbers],
             )
 

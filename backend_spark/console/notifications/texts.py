@@ -157,7 +157,7 @@ class MessageTexts:
         since = self._say(f"{at} から", f"since {at} JST")
         render = render_japanese if self.language == "ja" else render_english
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
-        why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
+        why = [f"- {render(reason)}" for reason in reasons]
         head = f"{self._place(rise.event)}  {self._level_text(rise)}  {since}"
         head = "\n".join([head, *self._late(rise), *self._over(rise.event)])
         return _Part(rise.event.slope, head, why)

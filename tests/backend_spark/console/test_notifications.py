@@ -54,6 +54,7 @@ from backend_spark.console.notifications.outbox import (
 )
 from backend_spark.console.notifications.rules import QuietHours
 from backend_spark.console.notifications.sender import MAX_EVENTS, MERGE_S
+from backend_spark.console.notifications.texts import MessageTexts, Rise
 from backend_spark.console.places import Place, write_places
 from backend_spark.console.report import when
 from service_runtime.errors import FieldError
@@ -531,6 +532,22 @@ def test_address_that_is_removed_takes_none_from_another(
     assert console.states() == ["given_up", "delivered", "delivered"]
 
 
+def test_address_that_becomes_that_of_another_rule_gets_what_waits(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """It is a correction: this rule has not had the address before."""
+    dead, chief = Receiver(free_port()).url, rule(hook.url, name="chief")
+    console = make_console(rule(dead) + chief)
+    console.rise(5)
+    console.step()
+    assert console.states() == ["waiting", "delivered"]
+    console = make_console(rule(hook.url) + chief)
+    console.step(600)
+
+    assert len(hook.requests) == 2
+    assert console.states() == ["delivered", "delivered"]
+
+
 def test_notification_of_an_exercise_is_none_of_the_duty(
     make_console: MakeConsole, hook: Receiver
 ) -> None:
@@ -784,6 +801,30 @@ def check_short(text: str, most: int) -> None:
     assert "Equivalent to level 4 cell 0000 and 13 more" in lines[0]
     assert all(line.endswith("JST") for line in places)
     assert len(lines) == 1 or f"and {14 - len(places)} more" in lines
+
+
+def test_text_has_at_most_the_length_that_is_asked(make_console: MakeConsole) -> None:
+    """Of every length, and what has just that length is not shortened."""
+    console = make_console("")
+    rise_on_many_with_reasons(console, 4, 20)
+    events, entries = (
+        console.services.events,
+        console.services.journal.read_after(0, "alert"),
+    )
+    rises = [
+        Rise(event, entry, entry)
+        for entry in entries
+        if (event := events.event_of_entry(entry.id)) is not None
+    ]
+    texts = MessageTexts("en", "", "", exercise=False, escalated=False, name_of=str)
+    within = texts.message("m", rises).within
+    found = [within(most) for most in range(900)]
+
+    assert found[-1].count("reason") == 12
+    assert len(set(found)) > 12
+    for most, text in enumerate(found):
+        assert len(text) <= most
+        assert within(len(text)) == text
 
 
 EAGLE = "apprise.plugins.smseagle.NotifySMSEagle.body_maxlen"
