@@ -126,6 +126,33 @@ def test_notices_follow_the_clock_of_receipt(storm: dict[str, Any]) -> None:
     assert falls[0]["at"] >= iso_time(_seconds(lower) + SETTINGS.notify.calm_s)
 
 
+def test_json_says_on_what_a_notice_rests_and_which_readings_count() -> None:
+    """A cut wire, then silence; a second cell, and a temperature that is none."""
+    text = table_text([
+        *rain_rows([0.0, 8.0]),
+        (1200.0, "n1", "t", "temperature", 999, "Cel"),
+        (1800.0, "n1", "w", "wire", 1, ""),
+    ])
+    text += f"{time_text(1800)},n2,gauge,rain,0,mm,33.7588,133.7312\n"
+    assert judged(text, until_s=START_S)["until"] == iso_time(START_S + 1800)
+    result = judged(text, until_s=START_S + 7200)
+    notices = [
+        (n["level"], n["state"], n["known_until"], n["doubts"])
+        for n in result["notices"]
+    ]
+    highest = [max(s["level"] for s in c["shown"]) for c in result["cells"]]
+
+    assert notices[0] == (5, "judged", None, ["unconfirmed"])
+    assert notices[-1] == (5, "held", iso_time(START_S + 1800), ["unconfirmed"])
+    assert sorted(highest) == [1, 5]
+    assert [each["counts"] for each in result["readings"]] == [True] * 2 + [
+        False,
+        True,
+        True,
+    ]
+    assert result["readings"][3]["value"] == "true"
+
+
 def test_notices_do_not_depend_on_the_time_of_reports_in_a_step() -> None:
     """Rain of 60 mm/h that is level 4 for half an hour, reported each ten minutes."""
     found = [_noticed(phase_s) for phase_s in (0, 60, 300, 590)]

@@ -340,7 +340,7 @@ def test_webhook_is_signed(
     (event,) = json.loads(body)["events"]
     assert (event["event"], event["cell"], event["level"]) == (number, CELL, 5)
     assert event["causes"] == ["wire"]
-    assert event["measured_s"] is None
+    assert (event["at_s"], event["measured_s"]) == (console.clock(), None)
     assert "secret" not in console.outbox.newest(1)[0].shown
 
 
@@ -369,6 +369,7 @@ def test_formats_of_receivers(
         found = found[part]  # type: ignore[index]
 
     assert "Equivalent to level 4" in str(found)
+    assert "w is cut: a flow may have occurred" in str(found)
     assert console.states() == ["delivered"]
 
 
@@ -976,6 +977,7 @@ def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     console.step(86_500)
 
     assert console.states() == ["given_up"]
+    assert [len(console.outbox.given_up(NOW_S + s)) for s in (0, 3600)] == [1, 0]
 
 
 def test_escalation_of_level_3_is_tried_for_a_day(
@@ -1423,7 +1425,8 @@ def test_escalation_states_the_level_that_its_event_has_reached_meanwhile(
     assert "Equivalent to level 5" in head
     assert f"since {when(at)} JST" in head
     assert reason == "- crack: 9 mm"
-    assert [each["level"] for each in body["events"]] == [3]
+    ((level, change),) = {(each["level"], each["change"]) for each in body["events"]}
+    assert (level, change) == (3, body["events"][0]["event"])
 
 
 @pytest.mark.parametrize(("level", "states"), [(3, ["waiting"]), (4, ["delivered"])])
