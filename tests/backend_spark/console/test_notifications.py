@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -533,6 +533,20 @@ def test_address_that_is_removed_takes_none_from_another(
     assert console.states() == ["given_up", "delivered", "delivered"]
 
 
+def test_last_address_of_a_rule_that_is_removed_stops_no_other(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """What waits for it is given up."""
+    console = make_console(rule_of(hook.url, Receiver(free_port()).url))
+    console.rise(4)
+    console.step()
+    console = make_console(rule_of(hook.url))
+    console.rise(5, SLOPES[1].cell.token)
+    console.step(600)
+
+    assert console.states() == ["delivered", "given_up", "delivered"]
+
+
 def test_address_that_becomes_that_of_another_rule_gets_what_waits(
     make_console: MakeConsole, hook: Receiver
 ) -> None:
@@ -585,9 +599,10 @@ def test_outbox_of_an_earlier_release_is_read(
         for name in ("address", "exercise", "attempts", "reached"):
             db.execute(f"alter table notification drop column {name}")
     console = make_console(rule(hook.url))
+    console.rise(4, SLOPES[1].cell.token)  # from now on the address is known
     console.step(600)
 
-    assert (len(hook.requests), console.states()) == (1, ["delivered"])
+    assert (len(hook.requests), console.states()) == (1, ["delivered"] * 2)
     assert [each["number"] for each in console.outbox.attempts(1)] == [1, 2]
 
 
@@ -1348,6 +1363,37 @@ def test_commands_and_page_name_unknown_districts(
     assert tested.exit_code == 1
     assert UNKNOWN in tested.output
     assert shown["unknown_districts"] == ["大谷地区"]
+
+
+def test_decision_stops_no_message_of_a_rule_without_escalation(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its receivers know of nothing yet; the person in the console is not alone."""
+    hook.status = 503
+    console = make_console(rule(hook.url))
+    number = console.rise(4)
+    console.step()
+    decision = {"state": "acknowledged", "text": ""}
+    console.services.events.decide(number, "sato", console.clock(), decision)
+    hook.status = 200
+    console.step(60)
+
+    assert console.states() == ["delivered"]
+
+
+def test_escalation_that_falls_into_quiet_hours_waits_for_their_end(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """It rose at 16:41 in Japan, before they began."""
+    more = 'quiet = "17:00-06:00"\nunacknowledged_min = 60'
+    console = make_console(rule(hook.url, more))
+    console.rise(3)
+    console.step()
+    (waiting,) = console.outbox.newest(1)
+
+    end = datetime.fromtimestamp(console.clock(), JST) + timedelta(days=1)
+    end = end.replace(hour=6, minute=0, second=0, microsecond=0)
+    assert waiting.due_s == end.timestamp()
 
 
 def test_escalation_only_while_nobody_has_decided(
