@@ -214,7 +214,9 @@ class SimulatedGateways:
             if node is None:
                 continue
             if frame is None:
-                self._planned.pop(name, None)
+                if self._planned.get(name) != self.now_s:
+                    continue  # another plan has replaced it
+                del self._planned[name]
                 node.on_timer(self.now_s)
             else:
                 node.receive(*decode_frame(frame), self.now_s)
