@@ -4,8 +4,8 @@ A *group* runs in one process, one test after another:
 
 * ``spark``: everything that starts a JVM, so that few Spark jobs compete for the
   processors, and so that most tests share one session;
-* ``soak`` and ``programs``: of these the long tests of whole systems, which start
-  programs with a JVM of their own, and mostly wait for kills, outages and restarts;
+* ``soak`` and ``programs``: of these the tests of whole systems, which start programs
+  with a JVM of their own, and mostly wait for kills, outages and restarts;
 * ``container``: the booted systemd of ``tests/systemd``;
 * ``pages0`` and ``pages1``: the pages of the console, each file in one of them. A
   browser with a console to fork from takes three seconds of a processor to start;
@@ -50,11 +50,11 @@ SPLIT = (
     "gateway_daemon/ca",
     "backend_spark/tables/test_power_cut",
 )
-LONG_PROGRAMS = {
+PROGRAMS = {
     "soak": "soak",
     **dict.fromkeys(("chaos", "docs", "system", "upgrade"), "programs"),
 }
-"""Group of the long tests that start a JVM, by their folder; ``spark`` for others."""
+"""Group of the tests that start a JVM, by their folder; ``spark`` for others."""
 
 SPARK_FIXTURES = {"spark", "quick_java"}
 
@@ -80,8 +80,7 @@ def group_of(item: pytest.Item) -> str | None:
     """The group of a test; None if it may run in any process."""
     if starts_java(item):
         folder = _name(item.path).partition("/")[0]
-        is_long = item.get_closest_marker("long") is not None
-        return LONG_PROGRAMS.get(folder, "spark") if is_long else "spark"
+        return PROGRAMS.get(folder, "spark")
     if item.get_closest_marker("container"):
         return "container"
     path = _name(item.path)
