@@ -3,7 +3,6 @@
 import os
 import pwd
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conftest import MOSQUITTO, Broker, free_port, wait_until
+from programs import run_gateway_command
 
 from gateway_daemon.ca import acl
 from gateway_daemon.ca.acl import MosquittoConfig
@@ -56,17 +56,7 @@ class IssuingAuthority:
 
 
 def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "gateway_daemon",
-        "ca",
-        "--folder",
-        str(folder),
-    ]
-    return subprocess.run(
-        [*command, *words], capture_output=True, text=True, check=False
-    )
+    return run_gateway_command("ca", "--folder", str(folder), *words)
 
 
 class TrustedBroker(Broker):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
-from programs import Client, Programs
+from programs import Client, Programs, run_gateway_command
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
@@ -285,14 +285,7 @@ def test_delays_on_node_and_gateway_add_up(system: System) -> None:
 
 
 def admin(system: System, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway_daemon", "admin"]
-    return subprocess.run(
-        [*command, "--manager", system.manager.url, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_gateway_command("admin", "--manager", system.manager.url, *words)
 
 
 def test_administrator_lists_and_changes_areas(system: System) -> None:
