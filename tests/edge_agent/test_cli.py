@@ -1,4 +1,4 @@
-"""The commands of the edge agent, run as programs."""
+"""The commands of the edge agent."""
 
 import json
 import os
@@ -6,11 +6,13 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from edge_agent.cli import cli
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 GOOD = """
@@ -41,15 +43,26 @@ pin = 27
 def run(
     folder: Path, *arguments: str, text: str = GOOD, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process; one of its own takes most time for imports."""
+    words = with_settings(folder, arguments, text)
+    done = CliRunner().invoke(cli, words, given, catch_exceptions=False)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def run_program(
+    folder: Path, *arguments: str, text: str = GOOD
+) -> subprocess.CompletedProcess[str]:
+    words = with_settings(folder, arguments, text)
+    program = [sys.executable, "-m", "edge_agent"]
+    return subprocess.run(
+        [*program, *words], capture_output=True, text=True, check=False
+    )
+
+
+def with_settings(folder: Path, arguments: Sequence[str], text: str) -> list[str]:
     path = folder / "node.toml"
     path.write_text(text.format(folder=folder))
-    return subprocess.run(
-        [sys.executable, "-m", "edge_agent", *arguments, "--config", str(path)],
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return [*arguments, "--config", str(path)]
 
 
 def test_check_of_good_settings_reads_every_sensor(tmp_path: Path) -> None:
@@ -104,7 +117,7 @@ def test_report_file_of_check_contains_the_printed_lines(tmp_path: Path) -> None
 def test_run_on_a_machine_without_pins_is_an_error(tmp_path: Path) -> None:
     """Settings with real pins on another machine: an error message and no traceback."""
     pins = re.sub(r"\[simulation\]\nstart.*\n", "", GOOD)
-    result = run(tmp_path, "run", text=pins)
+    result = run_program(tmp_path, "run", text=pins)
 
     assert result.returncode == 1
     assert "this machine has no pins" in result.stderr
@@ -124,8 +137,8 @@ def test_live_check_prints_each_tip_of_a_storm(tmp_path: Path) -> None:
 def test_check_reads_no_sensors_while_the_agent_runs(tmp_path: Path) -> None:
     """The output gives the process that holds the pins and the remedy."""
     queue = SqliteQueue(str(tmp_path / "queue.db"), "kochi-0001", "boot", 1_000_000)
-    result = run(tmp_path, "check")
-    left = run(tmp_path, "check", "--no-sensors")
+    result = run_program(tmp_path, "check")
+    left = run_program(tmp_path, "check", "--no-sensors")
     queue.close()
 
     assert result.returncode == 1
@@ -234,7 +247,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     """One line each, so that one visit to the node is enough."""
     text = GOOD.replace("33.5588", "95").replace("pin = 27", "pin = 17")
     text = text.replace("mm_per_tip", "mm_per_tipp")
-    result = run(tmp_path, "run", text=text)
+    result = run_program(tmp_path, "run", text=text)
 
     assert result.returncode == 78
     assert len(result.stderr.splitlines()) == 3
@@ -275,21 +288,7 @@ def test_queue_stats_prints_depth_per_priority(tmp_path: Path) -> None:
         "send",
         given='{"pri":5,"e":[{"n":"t","v":1}]}\n{"e":[{"n":"t","v":1}]}',
     )
-    path = tmp_path / "node.toml"
-    stats = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "edge_agent",
-            "queue",
-            "stats",
-            "--config",
-            str(path),
-            "--json",
-        ],
-        capture_output=True,
-        check=True,
-    )
+    stats = run(tmp_path, "queue", "stats", "--json")
 
     output = json.loads(stats.stdout)["priorities"]
 
@@ -301,13 +300,7 @@ def test_queue_stats_prints_depth_per_priority(tmp_path: Path) -> None:
 def test_queue_stats_without_a_queue_fails_and_creates_none(tmp_path: Path) -> None:
     """Reading statistics has no side effect."""
     run(tmp_path, "check")
-    path = tmp_path / "node.toml"
-    result = subprocess.run(
-        [sys.executable, "-m", "edge_agent", "queue", "stats", "--config", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run(tmp_path, "queue", "stats")
 
     assert result.returncode == 1
     assert "there is no such file; has the agent run yet?" in result.stderr
