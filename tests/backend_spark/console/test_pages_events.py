@@ -47,9 +47,9 @@ new MutationObserver(() => { window.whenMoved ??= window.atButton(); })
 """Keep what a click hits where the first button was when rows have moved."""
 
 
-def log_in(driver: Chrome) -> None:
-    """Log in as an analyst on the page that is open."""
-    find(driver, "input[name=name]").send_keys("a-analyst")
+def log_in(driver: Chrome, name: str = "a-analyst") -> None:
+    """Log in on the page that is open."""
+    find(driver, "input[name=name]").send_keys(name)
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))
 
@@ -120,6 +120,34 @@ def test_open_event_above_the_cells_stands_before_their_highest_level(
     press(driver, waiting)
     find(driver, "tr[data-event]")
     no_problems(driver)
+
+
+def log_in_elsewhere(driver: Chrome, address: str, name: str) -> None:
+    """Log out and in again in a second tab, and return to the first."""
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    driver.get(f"{address}?lang=ja")
+    find(driver, ".logout").click()
+    log_in(driver, name)
+    driver.close()
+    driver.switch_to.window(first)
+
+
+def test_page_goes_on_after_a_login_in_another_tab(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """It said in English that it is old. What another user would sign is refused."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    count = rows(driver)
+    log_in_elsewhere(driver, address, "a-analyst")
+    find(driver, ".acknowledge").click()
+    wait_until(lambda: rows(driver) == count - 1)
+    log_in_elsewhere(driver, address, "a-chief")
+    find(driver, ".acknowledge").click()
+
+    wait_until(lambda: "a-chief がログインしたため" in text(driver, ".other"))
+    assert rows(driver) == count - 1
 
 
 @pytest.mark.parametrize("language", sizes("ja", "en"))

@@ -47,11 +47,14 @@ export interface Session {
 }
 
 let proof = "";
+let user: string | null = null;
 
-export function setProof(text: string | undefined): void {
-  proof = text ?? "";
+export function setProof(session: Session): void {
+  proof = session.proof ?? "";
+  user = session.user;
 }
 
+const FORBIDDEN = 403;
 const BAD_GATEWAY = 502;
 
 // How long no byte of an answer may come. A preview judges a month again, and 20 MB take long.
@@ -130,10 +133,24 @@ export async function getBytes(path: string): Promise<[Uint8Array, Headers]> {
   return [new Uint8Array(content), headers];
 }
 
-export async function post<T>(path: string, body: unknown = {}, patience: Patience = { waitMs: ANSWER_MS, isChange: true }): Promise<T> {
-  const headers = { "Content-Type": "application/json", "X-Yamamori-Proof": proof };
-  const [content] = await send(path, { method: "POST", headers, body: JSON.stringify(body) }, patience);
-  return decode(content);
+// A login in another tab of the browser ends the session of this page. It goes on with the new one, if it is of the same user.
+async function sendProven<T>(path: string, type: string, body: BodyInit, patience: Patience, isAgain = false): Promise<T> {
+  const sent = proof;
+  const headers = { "Content-Type": type, "X-Yamamori-Proof": sent };
+  try {
+    return decode((await send(path, { method: "POST", headers, body }, patience))[0]);
+  } catch (error) {
+    if (isAgain || !(error instanceof ApiError) || error.status !== FORBIDDEN) throw error;
+    const session = await get<Session>("api/session");
+    if (session.user !== user) throw new ApiError(FORBIDDEN, t("otherUser", { name: session.user ?? "" }));
+    if (session.proof === sent) throw error;
+    setProof(session);
+    return sendProven(path, type, body, patience, true);
+  }
+}
+
+export function post<T>(path: string, body: unknown = {}, patience: Patience = { waitMs: ANSWER_MS, isChange: true }): Promise<T> {
+  return sendProven(path, "application/json", JSON.stringify(body), patience);
 }
 
 // Computes something, and changes nothing.
@@ -141,10 +158,8 @@ export function preview<T>(path: string, body: unknown): Promise<T> {
   return post(path, body, { waitMs: PREVIEW_MS });
 }
 
-export async function upload<T>(path: string, file: Blob): Promise<T> {
-  const headers = { "Content-Type": "application/octet-stream", "X-Yamamori-Proof": proof };
-  const [content] = await send(path, { method: "POST", headers, body: file }, { waitMs: UPLOAD_MS, isChange: true });
-  return decode(content);
+export function upload<T>(path: string, file: Blob): Promise<T> {
+  return sendProven(path, "application/octet-stream", file, { waitMs: UPLOAD_MS, isChange: true });
 }
 
 export const encode = encodeURIComponent;

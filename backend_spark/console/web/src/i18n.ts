@@ -58,6 +58,7 @@ const TEXTS = {
   unsaved: ["サーバーのディスクに空きがありません。事象は記録されず、通知は送られません", "The server's disk is full: no event is recorded and no notification is sent"],
   offline: ["サーバーにつながりません。表示は古い可能性があります", "The server cannot be reached: the display may be out of date"],
   unanswered: ["サーバーから応答がなく、実行されたかどうか分かりません。画面で結果を確認してから、必要ならもう一度操作してください", "No answer from the server: it is not known whether this was carried out. Check the result on the page before you try again"],
+  otherUser: ["別の画面で {name} がログインしたため、実行していません。この画面を読み込み直してください", "Not done: {name} has logged in on another page of this browser. Load this page again"],
   noLink: ["接続なし", "No connection"],
   lostCall: ["サーバーにつながりません。新しい事象があっても、音も通知も出ません", "The server cannot be reached: new events make no sound and no notification"],
   sessionEnds: ["ログインの有効期限は {t} です。期限が切れると、新しい事象があっても、音もブラウザーの通知も出ません。それまでにログアウトして、ログインし直してください", "The session ends at {t}; from then on, new events make no sound and no notification of the browser. Log out and in again before"],

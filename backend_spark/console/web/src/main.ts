@@ -32,7 +32,7 @@ async function start(): Promise<void> {
   state.listen();
   const session = await fetchSession();
   setLanguage(language(session));
-  setProof(session.proof);
+  setProof(session);
   document.title = `${session.place} ${t("title")}`.trim();
   // Reload: preloaded requests were rejected, and their results would be used.
   if (session.user === null) {
