@@ -409,6 +409,10 @@ def test_page_makes_updates_and_cancels(
     wait_until(lambda: "有効な案はありません" in text(driver, "details.cap"))
     picture(driver, "cap-cancel-ja")
 
+    # Nobody has issued anything: a draft is no announcement.
+    assert "発表" not in text(driver, "details.cap")
+    assert "新規の案" in text(driver, "details.cap")
+    assert "訓練 – a-analyst" in text(driver, "details.cap")
     kinds = driver.find_elements(By.CSS_SELECTOR, "details.cap li")
     assert [each.get_attribute("data-type") for each in kinds] == [
         "Cancel",

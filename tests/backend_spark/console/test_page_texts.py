@@ -68,6 +68,13 @@ def test_municipality_issues_nothing_at_level_2() -> None:
     )
 
 
+def test_long_name_is_shortened_on_the_map() -> None:
+    """One of 50 characters covered the cells around; no sign is cut in two."""
+    calls = [("ja", "谷" * 20, 20), ("ja", "谷" * 21, 20), ("ja", "𠮷" * 20, 20)]
+
+    assert page_texts("shortened", calls) == ["谷" * 20, "谷" * 19 + "…", "𠮷" * 20]
+
+
 def test_roles_have_japanese_names() -> None:
     """A municipality knows no viewer, analyst or chief."""
     keys = ("role_viewer", "role_analyst", "role_chief")

@@ -277,6 +277,24 @@ def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
             picture(driver, f"tablet-{width}-{language}")
 
 
+def test_page_without_data_has_no_time(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """In an exercise it said that it is the year 1970."""
+    shutil.rmtree(workspace.data)
+    workspace.data.mkdir()
+    driver.get(f"{run_console()}?lang=ja")
+    wait_until(lambda: "データがまだありません" in text(driver, ".unjudged"))
+
+    wait_until(lambda: text(driver, ".slider output"))
+    assert text(driver, ".slider output") == "データがありません"
+    titles = driver.find_elements(By.CSS_SELECTOR, ".maplibregl-ctrl button")
+    assert [each.get_attribute("title") for each in titles] == [
+        "地図を拡大",
+        "地図を縮小",
+    ]
+
+
 HIDDEN_TABS = """
 const tabs = [...document.querySelectorAll(".top .tabs > *")];
 return tabs.filter((tab) => {

@@ -70,7 +70,7 @@ export function timesOf(event: EventRow): HTMLElement[] {
   
   const lost = event.lost_s === null ? null : el("b", { class: "late" }, t("eventLost", { t: event.lost_s ? formatTime(event.lost_s) : t("missing") }));
   const lasting = event.over_s === null ? t("eventLasts") : t(event.cell ? "eventOver" : "eventQuiet", { t: formatTime(event.over_s) });
-  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, event.peak_s > event.first_s ? el("small", {}, t("eventPeak", { t: formatTime(event.peak_s), level: levelName(event.peak) })) : null, lost ?? el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
+  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), event.measured_s ? el("b", { class: "late" }, t("eventMeasured", { t: formatTime(event.measured_s) })) : null, event.peak_s > event.first_s ? el("div", { class: "peak" }, t("eventPeak", { t: formatTime(event.peak_s), level: levelName(event.peak) })) : null, lost ?? el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
 }
 
 export function reasonsOf(event: EventRow): HTMLElement[] {

@@ -17,9 +17,13 @@ const TEXTS = {
   capAlert: ["案を作成", "Make a draft"],
   capUpdate: ["現在のレベルで更新", "Update with the present levels"],
   capCancel: ["取消", "Cancel it"],
-  capAlertName: ["発表", "Alert"],
-  capUpdateName: ["更新", "Update"],
-  capCancelName: ["取消", "Cancel"],
+  capDraftStatus: ["案", "Draft"],
+  capExerciseStatus: ["訓練", "Exercise"],
+  zoomIn: ["地図を拡大", "Zoom in"],
+  zoomOut: ["地図を縮小", "Zoom out"],
+  capAlertName: ["新規の案", "New draft"],
+  capUpdateName: ["更新の案", "Draft of an update"],
+  capCancelName: ["取消の案", "Draft of a cancellation"],
   capCancelAsk: ["有効な案を取り消しますか？", "Cancel the draft in force?"],
   capChanged: ["表示後にほかの職員が案を作成したため、実行していません。内容を確認してください。", "Not done: somebody else has made a draft since. Look at it first."],
   capNoLevel: ["レベル2相当以上の区画がないため、案を作成できません", "No cell has level 2 or above, so no draft can be made"],
@@ -594,6 +598,11 @@ export function formatHours(seconds: number): string {
   if (d >= 2) return language === "ja" ? `${d}日${h % 24}時間` : `${d} d ${h % 24} h`;
   if (language === "ja") return h ? `${h}時間${String(m).padStart(2, "0")}分` : `${m}分`;
   return h ? `${h} h ${String(m).padStart(2, "0")} min` : `${m} min`;
+}
+
+export function shortened(text: string, most: number): string {
+  const signs = [...text];
+  return signs.length > most ? `${signs.slice(0, most - 1).join("")}…` : text;
 }
 
 const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;

@@ -7,12 +7,15 @@ import { CellLayer, boundsOf } from "./cellLayer";
 import { gatewayIcon } from "./badges";
 import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./names";
 import type { State } from "./state";
-import { formatAgo, severity, t, type Key } from "./i18n";
+import { formatAgo, severity, shortened, t, type Key } from "./i18n";
 
 type Layer = maplibre.LayerSpecification;
 type Style = maplibre.StyleSpecification;
 
 const PLAIN = "#e9eef2";
+
+// A whole name of 50 characters covers the cells around; the list has it.
+const MAX_LABEL = 20;
 
 function hasGround(session: Session): boolean {
   return session.tiles !== null || (session.packs ?? []).length > 0;
@@ -160,6 +163,7 @@ export class LevelMap {
         style: groundStyle(this.session),
         ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [start.longitude, start.latitude] as [number, number], zoom: start.zoom }),
         maxZoom: 17,
+        locale: { "NavigationControl.ZoomIn": t("zoomIn"), "NavigationControl.ZoomOut": t("zoomOut"), "Map.Title": t("map") },
         attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
         dragRotate: false,
@@ -367,8 +371,9 @@ export class LevelMap {
     const levels = this.state.levels();
     this.named = tokens;
     const features = tokens.flatMap((token, at) => {
-      const name = placesIn(token).length ? cellName(token) : "";
-      if (!name) return [];
+      const full = placesIn(token).length ? cellName(token) : "";
+      if (!full) return [];
+      const name = shortened(full, MAX_LABEL);
       const [a, , c] = ring(corners[at] ?? []);
       const middle = a && c ? [(a[0] + c[0]) / 2, (a[1] + c[1]) / 2] : [0, 0];
       return [{ type: "Feature" as const, properties: { name, rank: -severity(levels[at] ?? 0) }, geometry: { type: "Point" as const, coordinates: middle } }];

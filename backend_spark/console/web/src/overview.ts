@@ -263,7 +263,7 @@ class CapMessages {
     const buttons = kinds.map((kind) => el("button", { type: "button", "data-cap": kind, onclick: () => void disableWhile(this.content, () => this.make(kind, view.in_force)) }, t(`cap${kind}`)));
     const rows = view.messages.slice(0, SHOWN).map((each) => {
       const link = el("a", { href: `cap/${encode(each.identifier)}.xml`, download: "" }, `${t(`cap${each.type}Name`)} ${formatTime(each.at_s)}`);
-      return el("li", { "data-type": each.type }, link, el("small", {}, ` ${each.status} – ${each.who}`), el("div", {}, each.title));
+      return el("li", { "data-type": each.type }, link, el("small", {}, ` ${t(each.status === "Exercise" ? "capExerciseStatus" : "capDraftStatus")} – ${each.who}`), el("div", {}, each.title));
     });
     const state = el("p", {}, view.in_force === null ? t("capNone") : t("capInForce", { id: view.in_force }));
     const feed = el("p", {}, el("a", { href: "cap/feed.atom" }, t("capFeed")));

@@ -99,7 +99,8 @@ export class Slider {
     this.range.max = String(this.state.sliderRange().last);
     this.range.value = String(this.position());
     this.box.classList.toggle("past", atS !== null);
-    this.words.textContent = atS === null ? `${t("present")} ${formatTime(now.at_s)}` : `${t("pastShown")}: ${formatTime(atS)}`;
+    const present = now.newest_s === null ? t("noData") : `${t("present")} ${formatTime(now.at_s)}`;
+    this.words.textContent = atS === null ? present : `${t("pastShown")}: ${formatTime(atS)}`;
     this.range.setAttribute("aria-valuetext", this.words.textContent);
   }
 }
