@@ -295,6 +295,18 @@ def test_page_without_data_has_no_time(
     ]
 
 
+def test_past_shows_the_present_level_beside_it(console: str, driver: Chrome) -> None:
+    """Who has left the slider in a calm past must see that it is no longer calm."""
+    shown(driver, console)
+    assert text(driver, ".present-level") == ""
+    find(driver, ".slider input[type=range]").send_keys(Keys.HOME)
+    wait_until(lambda: "Highest level then" in text(driver, ".headline h2"))
+
+    now = text(driver, ".headline .present-level")
+    assert " ".join(now.split()) == f"Now: Equivalent to level {HIGHEST}"
+    assert text(driver, ".headline > .badge") != f"Equivalent to level {HIGHEST}"
+
+
 HIDDEN_TABS = """
 const tabs = [...document.querySelectorAll(".top .tabs > *")];
 return tabs.filter((tab) => {

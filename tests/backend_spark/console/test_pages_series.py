@@ -44,6 +44,26 @@ def look_at_all(driver: Chrome) -> list[object]:
     return found
 
 
+def test_cumulative_rain_ends_with_the_data(console: str, driver: Chrome) -> None:
+    """It went on flat while nothing arrived, as if it had stopped raining.
+
+    Nothing is chosen: the first is of the highest level that is judged, not held.
+    """
+    driver.get(f"{console}?lang=ja")
+    wait_until(lambda: text(driver, ".headline .badge"))
+    press(driver, "[data-tab=series]")
+    find(driver, ".totals tr[data-node=otani-1]")
+    find(driver, "input[name=series-node]").send_keys("nishi-2")
+    wait_until(lambda: "nishi-2" in text(driver, ".totals"))
+
+    cumulative = text(driver, ".totals tr[data-node=nishi-2] td:last-child")
+    assert cumulative.startswith("≥ ")
+    wait_until(lambda: "累加雨量: 最新" in text(driver, ".series-found"))
+    lines = text(driver, ".series-found").splitlines()
+    newest = [line for line in lines if line.startswith("累加雨量: 最新")]
+    assert ["14:40" in line.split("最大")[0] for line in newest] == [False, True]
+
+
 @pytest.mark.usefixtures("creep")
 def test_series_of_a_slope_and_of_another_node(
     run_console: RunConsole, driver: Chrome

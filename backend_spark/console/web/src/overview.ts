@@ -5,6 +5,7 @@ import { highestOf, LEVELS_BY_SEVERITY, swatch, badge, highestBadge, NODE_STATES
 import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./names";
 import { ageOf, STALE_S, type State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
+import { presentLevel } from "./slider";
 import { openTab } from "./tabs";
 import { disableWhile, ApiError, encode, get, post } from "./api";
 
@@ -48,7 +49,7 @@ export class Overview {
     const rows = this.rows(levels);
     const begins = rows.filter(({ level, since }) => level === highest && since).map(({ since }) => since);
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
-    const head = el("div", { class: "headline" }, this.waiting, el("h2", {}, this.what()), highestBadge(levels, this.silent()), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
+    const head = el("div", { class: "headline" }, this.waiting, el("h2", {}, this.what()), highestBadge(levels, this.silent()), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning), this.presentLevel());
     this.showWaiting();
     const focused = document.activeElement;
     replace(this.box, this.unjudged(), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
@@ -77,6 +78,12 @@ export class Overview {
     const { assumed, atS } = this.state;
     if (assumed) return t("highestIf");
     return atS === null ? t("highest") : `${t("highestThen")} ${formatTime(atS)}`;
+  }
+
+  // While the past is shown; a replay and assumed rain have it in their own banner.
+  private presentLevel(): HTMLElement | null {
+    const { atS, replay } = this.state;
+    return atS === null || replay ? null : el("p", { class: "present-level" }, ...presentLevel(this.state));
   }
 
   // Whether there is any judgement of the present: without one no calm is stated.

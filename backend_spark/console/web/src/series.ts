@@ -211,7 +211,8 @@ function totals(nodes: NodeSeries[]): HTMLElement {
     const cells = (rain?.totals ?? []).map(({ mm, known, doubted_mm: doubted }) =>
       el("td", { class: "number" }, `${known < 1 ? "≥ " : ""}${mm.toFixed(1)} mm`, known < 1 ? el("small", {}, t("knownShare", { n: Math.floor(known * 100) })) : null, doubted > 0 ? el("small", {}, t("doubtedRain", { n: doubted.toFixed(1) })) : null),
     );
-    return el("tr", { "data-node": node }, el("td", {}, el("b", {}, node), nodePlace(node) && ` ${nodePlace(node)}`), ...cells, el("td", { class: "number" }, `${(rain?.cumulative_mm.at(-1) ?? 0).toFixed(1)} mm`));
+    const isBound = (rain?.totals ?? []).some(({ known }) => known < 1);
+    return el("tr", { "data-node": node }, el("td", {}, el("b", {}, node), nodePlace(node) && ` ${nodePlace(node)}`), ...cells, el("td", { class: "number" }, `${isBound ? "≥ " : ""}${(rain?.cumulative_mm.at(-1) ?? 0).toFixed(1)} mm`));
   });
   return table("narrow totals", columns, rows).box;
 }
@@ -244,7 +245,8 @@ function sums(rain: Rain, size: number, stepS: number): Bar[] {
     found.set(hour, bar);
     // The hour that has not ended yet ends with its newest step.
     bar.time = endS;
-    if (depth !== null) bar.mm = (bar.mm ?? 0) + depth;
+    if (depth === null) return;
+    bar.mm = (bar.mm ?? 0) + depth;
     bar.total = rain.cumulative_mm[at] ?? null;
   });
   return [...found.values()];

@@ -2,7 +2,7 @@
 // server each second, or a replay of another time.
 import { dropReads, getBytes, get, type Session, type CellPanel, encode, oneAtATime } from "./api";
 import { type OpenEvents, OtherTabs } from "./attention";
-import { HELD_OFFSET, MISSING, severity } from "./i18n";
+import { HELD_OFFSET, isHeld, MISSING, severity } from "./i18n";
 
 export type Known = "now" | "then";
 
@@ -359,7 +359,8 @@ export class State extends EventTarget {
 
   // Cell with the highest present level; null without cells.
   worst(): string | null {
-    const levels = this.present().map(severity);
+    // A judged level before the same one that is held.
+    const levels = this.present().map((level) => severity(level) * 2 + Number(!isHeld(level)));
     return this.live.tokens[levels.indexOf(Math.max(...levels))] ?? null;
   }
 
