@@ -293,6 +293,18 @@ def test_recipient_that_is_refused_lets_no_other_have_the_mail_again(
     assert set(console.states()) == {"delivered"}
 
 
+def test_recipient_of_a_copy_of_its_own_mail_gets_it_once(
+    make_console: MakeConsole, mailbox: tuple[str, Mailbox]
+) -> None:
+    """Each recipient has an own mail."""
+    address, box = mailbox
+    console = make_console(rule(f"{address}&cc=duty@city.example,b@x.example"))
+    console.rise(4)
+    console.step()
+
+    assert sorted(box.accepted) == [["b@x.example"], ["duty@city.example"]]
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_recipient_that_has_the_mail_does_not_get_it_again_after_a_restart(
     make_console: MakeConsole,
@@ -365,12 +377,48 @@ def test_formats_of_receivers(
     console.rise(4)
     console.step()
     (found,) = hook.bodies()
+    assert "button" not in found  # there is no address
     for part in path:
         found = found[part]  # type: ignore[index]
 
     assert "Equivalent to level 4" in str(found)
     assert "w is cut: a flow may have occurred" in str(found)
     assert console.states() == ["delivered"]
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("lineworks", "a<b>&c"), ("slack", "a&lt;b&gt;&amp;c"), ("teams", "a<b>&c")],
+)
+def test_formats_have_the_link_to_the_page_and_escape_what_slack_reads(
+    make_console: MakeConsole, hook: Receiver, form: str, name: str
+) -> None:
+    """Slack takes < for the begin of a mention or of a link."""
+    link = "https://console.city.example/"
+    more = rule(hook.url, f'format = "{form}"')
+    console = make_console(f'address = "{link}"\n{more}')
+    console.sender.name_of = lambda _: "a<b>&c"
+    console.rise(4)
+    console.step()
+    (body,) = hook.bodies()
+
+    assert link in json.dumps(body)
+    assert json.dumps(body).count(f" {name}") == 1  # in the title
+    assert json.dumps(body).count(f"{name}  ") == 1  # in the text
+
+
+@pytest.mark.parametrize("status", [302, 304, 404, 500])
+def test_only_a_status_of_success_is_an_acceptance(
+    make_console: MakeConsole, hook: Receiver, status: int
+) -> None:
+    """A redirection delivers nothing: a moved address is to be corrected."""
+    hook.status = status
+    console = make_console(rule(hook.url))
+    console.rise(4)
+    console.step()
+
+    assert console.states() == ["waiting"]
+    assert f"HTTP {status}" in console.outbox.attempts(1)[0]["outcome"]
 
 
 def test_refusal_within_an_answer_of_lineworks_counts(
