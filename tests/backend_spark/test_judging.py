@@ -213,14 +213,18 @@ def test_effort_is_bounded_and_says_so(storm: dict[str, Any]) -> None:
 
 def test_command_prints_json_lines_and_refusals(tmp_path: Path) -> None:
     path = tmp_path / "storm.csv"
-    path.write_text(table_text(rain_rows([0.0, 8.0, 500.0])))
+    path.write_text(table_text(rain_rows([0.0, 0.0, 8.0, 500.0])))
     done = CliRunner().invoke(cli, ["judge", str(path), "--json"])
     result = json.loads(done.output)
     step = result["cells"][0]["steps"][-1]
     assert {"at", "level", "state", "known_until", "reasons"} <= step.keys()
-    assert [each["flag"] for each in result["readings"]][2] >= 3
-    text = CliRunner().invoke(cli, ["judge", str(path)]).output
-    assert "flag n1 rain: " in text
+    assert [each["flag"] for each in result["readings"]][3] >= 3
+    lines = CliRunner().invoke(cli, ["judge", str(path)]).output.splitlines()
+    begins = ["level 1 (judged): -", "level 1 (judged): sus", "level 3 (judged): high"]
+    assert len(lines) == 6  # the second step is as the first
+    assert all(each in line for each, line in zip(begins, lines[1:4], strict=True))
+    assert lines[4].endswith("level 3 (judged) until 2025-12-31T18:30:00Z")
+    assert lines[5].startswith("flag n1 rain: 2 suspect from 2025-12-31T15:20:00")
     path.write_text(f"{HEADER}\n2026-01-01T00:00Z,n1,g,rain,x,mm,{PLACE}\n")
     refused = CliRunner().invoke(cli, ["judge", str(path)])
     assert "line 2: value must be a finite number" in str(refused.exception)
