@@ -122,6 +122,24 @@ def test_open_event_above_the_cells_stands_before_their_highest_level(
     no_problems(driver)
 
 
+def test_place_of_an_event_opens_its_cell(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """The window stayed open above it. What was being written is kept."""
+    open_events(driver, run_console(workspace.with_accounts()))
+    find(driver, ".details").click()
+    find(driver, "[data-decide=acknowledged]:enabled")
+    find(driver, ".event-window textarea").send_keys("見回り")
+    find(driver, ".event-window a.place").click()
+
+    wait_until(lambda: text(driver, ".panel .reasons"))
+    assert not driver.find_elements(By.CSS_SELECTOR, "dialog[open]")
+    find(driver, "[data-tab=events]").click()
+    find(driver, ".details").click()
+    kept = find(driver, ".event-window textarea").get_attribute("value")
+    assert kept == "見回り"
+
+
 def log_in_elsewhere(driver: Chrome, address: str, name: str) -> None:
     """Log out and in again in a second tab, and return to the first."""
     first = driver.current_window_handle

@@ -111,6 +111,8 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
   const form = canEdit ? decisionForm(number, session, () => seen, load, refused) : null;
   const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, refused, problem, form, history);
+  // The link opens the map with its cell, which the window would cover.
+  top.addEventListener("click", (event) => (event.target as Element).closest("a") && window_.close());
   // The form is not drawn anew when others act: only the parts around it.
   const refresh = () => void load();
   addEventListener("yamamori-events", refresh);
