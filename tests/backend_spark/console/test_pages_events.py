@@ -122,6 +122,18 @@ def test_open_event_above_the_cells_stands_before_their_highest_level(
     no_problems(driver)
 
 
+def test_events_come_before_the_filters_on_a_phone(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Five fields pushed the first event to the edge of the screen."""
+    resize(driver, (390, 844))
+    open_events(driver, run_console(workspace.with_accounts()))
+
+    assert find(driver, "tr[data-event]").location["y"] < 844 / 1.8
+    find(driver, ".events-page summary").click()
+    assert find(driver, ".filters input[name=text]").is_displayed()
+
+
 def test_place_of_an_event_opens_its_cell(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
