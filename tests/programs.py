@@ -5,23 +5,31 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 from click.testing import CliRunner
 
-from gateway_daemon.cli import cli
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 
-def run_gateway_command(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ``gateway-daemon`` in this process, and wait for its end.
+def run_command(
+    program: str, *words: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of a node or a gateway in this process, and wait for its end.
 
     A process of its own takes ten times as long, nearly all for imports; the pages'
     commands, which tests/docs runs, have one.
+
+    Args:
+        program: ``edge_agent`` or ``gateway_daemon``.
+        words: The command and its arguments.
+        given: Its standard input.
     """
-    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    cli = import_module(f"{program}.cli").cli
+    done = CliRunner().invoke(cli, words, given, catch_exceptions=False)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conftest import MOSQUITTO, Broker, free_port, wait_until
-from programs import run_gateway_command
+from programs import run_command
 
 from gateway_daemon.ca import acl
 from gateway_daemon.ca.acl import MosquittoConfig
@@ -56,7 +56,7 @@ class IssuingAuthority:
 
 
 def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_gateway_command("ca", "--folder", str(folder), *words)
+    return run_command("gateway_daemon", "ca", "--folder", str(folder), *words)
 
 
 class TrustedBroker(Broker):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from programs import run_command
 from trust_bench import IssuingAuthority, TrustedBroker
 
 from backend_spark.ingest.segment_log import read_segments
@@ -124,12 +125,13 @@ class System:
             for n in range(count)
         )
         config = str(self.folder / "kochi-0001.toml")
-        return self.run("edge_agent", "send", "--config", config, stdin=lines).split()
+        done = run_command("edge_agent", "send", "--config", config, given=lines)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
 
-    def run(self, module: str, *arguments: str, stdin: str | None = None) -> str:
+    def run(self, module: str, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
-            input=stdin,
             capture_output=True,
             text=True,
             check=False,

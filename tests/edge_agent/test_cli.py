@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from programs import run_command
 
-from edge_agent.cli import cli
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 GOOD = """
@@ -43,10 +42,8 @@ pin = 27
 def run(
     folder: Path, *arguments: str, text: str = GOOD, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process; one of its own takes most time for imports."""
     words = with_settings(folder, arguments, text)
-    done = CliRunner().invoke(cli, words, given, catch_exceptions=False)
-    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+    return run_command("edge_agent", *words, given=given)
 
 
 def run_program(

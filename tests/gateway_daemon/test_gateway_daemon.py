@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
-from programs import Client, Programs, run_gateway_command
+from programs import Client, Programs, run_command
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
@@ -285,7 +285,8 @@ def test_delays_on_node_and_gateway_add_up(system: System) -> None:
 
 
 def admin(system: System, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_gateway_command("admin", "--manager", system.manager.url, *words)
+    manager = ("--manager", system.manager.url)
+    return run_command("gateway_daemon", "admin", *manager, *words)
 
 
 def test_administrator_lists_and_changes_areas(system: System) -> None:
@@ -308,7 +309,7 @@ def test_administrator_lists_and_changes_areas(system: System) -> None:
 
 
 def test_runbook_gives_the_area_of_a_broker_that_is_gone_to_another(
-    system: System, make_broker: Callable[[], Broker]
+    system: System, make_broker: Callable[[], Broker], tmp_path: Path
 ) -> None:
     """The commands of the page, in its order."""
     old, new = make_broker(), make_broker()
@@ -327,6 +328,9 @@ def test_runbook_gives_the_area_of_a_broker_that_is_gone_to_another(
     for command in commands:
         done = admin(system, *(urls.get(word, word) for word in command.split()))
         assert done.returncode == 0, done.stderr
+    # Until then the gateway sends to the broker of the area around it.
+    changed, log = f"/3/1 -> {new.endpoint}", tmp_path / "gateway.log"
+    wait_until(lambda: changed in log.read_text())
     writer = Client(system.local.endpoint, "writer")
     writer.publish("/forward/3/1/2/pri5", pack(1))
     wait_until(lambda: analyst.got)

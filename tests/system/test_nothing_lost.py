@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pytest
 from conftest import Broker, wait_until
 from deltalake import DeltaTable
+from programs import run_command
 from storm_log import ID, TABLE_KEYS, count_doubled
 
 from backend_spark.ingest.segment_log import read_segments
@@ -157,13 +156,8 @@ class System:
             for n in range(count)
         )
         config = str(self.folder / "node.toml")
-        done = subprocess.run(
-            [sys.executable, "-m", "edge_agent", "send", "--config", config],
-            input=lines,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command("edge_agent", "send", "--config", config, given=lines)
+        assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
     def archived(self) -> set[str]:

@@ -57,6 +57,8 @@ def test_message_reaches_the_backend_and_analysts_over_tls_only(
 
     got: list[str] = []
     with listener(system, got):
+        gateway_log = system.folder / "gw-1.log"
+        wait_until(lambda: "confirmed the subscription" in gateway_log.read_text(), 120)
         sent = system.send(5)
         wait_until(lambda: got.count(CELL) >= 5, 120)
 
