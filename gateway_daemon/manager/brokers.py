@@ -110,9 +110,10 @@ BrokerEvent = BrokerUp | BrokerDown | BrokerMessage | NoticesSubscribed
 class EventInbox(Generic[T]):
     """Events of other threads for a Manager's loop, in their order.
 
-    A message of a server about itself replaces one on the same topic that still waits:
-    only the newest counts. Otherwise all others wait behind a gateway that sends more
-    notices than the loop handles.
+    Of messages of a server about itself on one topic at most two wait: a third replaces
+    the second. Otherwise all others wait behind a gateway that sends more notices than
+    the loop handles. The first one stays before what follows it, such as a request
+    after the announcement of a start.
     """
 
     def __init__(self) -> None:
@@ -123,8 +124,9 @@ class EventInbox(Generic[T]):
         """Add an event at the end."""
         key = _subject_key(event) if isinstance(event, BrokerMessage) else object()
         with self._is_filled:
-            self._events.pop(key, None)
-            self._events[key] = event
+            place = key, (key, 0) in self._events
+            self._events.pop(place, None)
+            self._events[place] = event
             self._is_filled.notify()
 
     def get(self, timeout_s: float) -> T:

@@ -61,6 +61,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import LogLimit, Service
 from service_runtime.watchdog import MAX_SILENCE_S, LoopWatchdog
 from spatial_mqtt.directory import (
+    BrokerInfo,
     GatewayHeartbeat,
     decode_gateway_heartbeat,
     decode_gateway_location,
@@ -156,7 +157,7 @@ class Manager:
         self._leases, self._broker_leases = GatewayLeases(), BrokerLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
-        self._ready_s: float | None = None
+        self._ready_for: frozenset[BrokerInfo] | None = None
         self._complete_at_s: float | None = None
         self._checked_s = clocks.mono_s()
         self._error_limit = LogLimit(clocks.mono_s)
@@ -246,8 +247,7 @@ class Manager:
         if registry.table.brokers != registry.newest_table.brokers:
             words.append(f"changes up to table {registry.version} wait for it")
         if self._peers:
-            others = len(registry.views)
-            words.append(f"{others} of {len(self._peers)} other managers")
+            words.append(f"{len(registry.views)} of {len(self._peers)} other managers")
         if not self._is_saved:
             words.append("REGISTRY NOT SAVED")
         words += [f"serving {session} too" for session in self._publisher.adopted]
@@ -326,7 +326,7 @@ class Manager:
             return
         if self._own.is_up and self._receives_notices:
             self._publisher.publish_all(self._registry)
-            self._is_completion_pending, self._ready_s = True, None
+            self._is_completion_pending, self._ready_for = True, None
 
     def _on_down(self, session: BrokerSession) -> None:
         view = session.view
@@ -375,9 +375,8 @@ class Manager:
             return
         view = decode_view(message.payload)
         if view.manager == self._registry.manager_id:
-            self._publisher.report_error(
-                f"manager.id {view.manager!r} is also the id of {session}"
-            )
+            error = f"manager.id {view.manager!r} is also the id of {session}"
+            self._publisher.report_error(error)
             return
         session.on_view(view)
         known = self._registry.with_view(view)
@@ -394,9 +393,8 @@ class Manager:
             self._publisher.clear_record(key)
             if record.value is not None:
                 fact = f"{key.kind} {key.name} was deleted, and is published again"
-                self._publisher.report_error(
-                    f"{fact} by {record.stamp.manager}: ignored"
-                )
+                error = f"{fact} by {record.stamp.manager}: ignored"
+                self._publisher.report_error(error)
             return
         conflict = self._registry.describe_conflict(key, record)
         ahead_ms = record.stamp.ms - self._clocks.wall_ms()
@@ -406,10 +404,8 @@ class Manager:
             # The peers receive only the merged record and see no conflict.
             self._publisher.report_error(conflict, self._peers)
         if after != before and ahead_ms > MAX_CLOCK_LEAD_MS:
-            manager = record.stamp.manager
-            self._publisher.report_error(
-                f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
-            )
+            who = f"the clock of manager {record.stamp.manager}"
+            self._publisher.report_error(f"{who} is {ahead_ms} ms ahead of ours")
 
     def _changed(self, session: BrokerSession, message: IncomingMessage) -> Registry:
         """Return the registry after a message that may be below a gateway's name."""
@@ -515,12 +511,10 @@ class Manager:
 
     def _drop_laggards(self) -> None:
         self._waits_since_s = None
-        laggards = self._registry.laggards
-        if laggards:
+        if laggards := self._registry.laggards:
             names = ", ".join(map(str, laggards))
-            self._publisher.report_error(
-                f"table {self._registry.table.version}: not applied by {names}"
-            )
+            version = self._registry.table.version
+            self._publisher.report_error(f"table {version}: not applied by {names}")
             self._change_to(self._registry.without_laggards())
 
     def _expect_gateways(self) -> None:
@@ -536,13 +530,11 @@ class Manager:
         before, self._publisher.adopted = self._publisher.adopted, adopted
         for session in adopted:
             if session not in before:
-                self._is_completion_pending, self._ready_s = True, None
+                self._is_completion_pending, self._ready_for = True, None
                 log.warning("serving %s, whose manager is away", session)
                 self._publisher.publish_directory(self._registry, session)
-                if session.last_view is not None:
-                    self._change_to(
-                        self._registry.with_inherited_view(session.last_view)
-                    )
+                if (view := session.last_view) is not None:
+                    self._change_to(self._registry.with_inherited_view(view))
         for session in before:
             if session not in adopted:
                 self._leases.remove_session(session)
@@ -561,7 +553,7 @@ class Manager:
         if self._probes is not None:
             self._probes.set_targets(registry)
         if registry.table != before.table:
-            self._waits_since_s = self._ready_s = None
+            self._waits_since_s = self._ready_for = None
         if registry.laggards and self._waits_since_s is None:
             self._waits_since_s = self._clocks.mono_s()
         is_news = registry.is_complete and not before.is_complete
@@ -586,15 +578,23 @@ class Manager:
             self._waits_since_s = None
         is_due = self._is_completion_pending and registry.is_complete
         if is_due and (self._own.is_up or self._publisher.adopted):
-            self._publisher.publish_ready(registry.table.version)
-            # Not later with each notice: a gateway may send them for ever.
-            self._ready_s = now_s if self._ready_s is None else self._ready_s
-            delay_s = COMPLETE_DELAY_S if registry.original_gateways else 0.0
-            self._complete_at_s = self._ready_s + delay_s
-            self._is_completion_pending = is_due = False
+            self._publish_ready(now_s)
+            is_due = False
         if self._complete_at_s is not None and now_s >= self._complete_at_s:
             self._publisher.publish_complete()
             self._complete_at_s = None
         if self._complete_at_s is None and not is_due:
-            table = next_table(registry, was_ready=self._ready_s is not None)
+            table = next_table(registry, was_ready=self._ready_for is not None)
             self._change_to(replace(registry, announced=table))
+
+    def _publish_ready(self, now_s: float) -> None:
+        """Announce that all gateways have applied the table; "complete" follows."""
+        registry, known = self._registry, frozenset(self._registry.reported_versions)
+        self._publisher.publish_ready(registry.table.version)
+        # Later once for each gateway, as it may repeat its notices for ever.
+        is_news = self._ready_for is None or not known <= self._ready_for
+        if is_news or self._complete_at_s is None:
+            is_delayed = is_news and registry.original_gateways
+            self._complete_at_s = now_s + (COMPLETE_DELAY_S if is_delayed else 0.0)
+        self._ready_for = known | (self._ready_for or frozenset())
+        self._is_completion_pending = False

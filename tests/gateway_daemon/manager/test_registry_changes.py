@@ -11,7 +11,12 @@ import pytest
 from conftest import wait_until
 
 from gateway_daemon.manager import storage
-from gateway_daemon.manager.brokers import BrokerConnectors, BrokerSession
+from gateway_daemon.manager.brokers import (
+    BrokerConnectors,
+    BrokerMessage,
+    BrokerSession,
+    EventInbox,
+)
 from gateway_daemon.manager.manager import Manager, ManagerClocks
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.registry_changes import (
@@ -34,6 +39,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     MAX_AREAS,
     MAX_BEAT_S,
+    AreaSetting,
     BrokerEntry,
     BrokerHeartbeat,
     BrokerInfo,
@@ -42,7 +48,13 @@ from spatial_mqtt.directory import (
     encode_directory_message,
 )
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD, BROKER_HEARTBEAT
+from spatial_mqtt.topics import (
+    AREA_REQUEST_CONTENT,
+    BROKER_ADD,
+    BROKER_HEARTBEAT,
+    GATEWAY_AREA_REQUEST,
+    GATEWAY_NOTICE,
+)
 from spatial_mqtt.transport import ConnectionHandler, IncomingMessage, Session
 
 EAST, WEST = BrokerInfo("east", 1883), BrokerInfo("west", 1883)
@@ -135,6 +147,26 @@ def test_heartbeat_that_changes_nothing_leaves_the_registry() -> None:
 
     assert areas_of(registry, EAST) == ["/1", "/2"]
     assert leased("/1", "/2", registry=registry) == registry
+
+
+def test_two_messages_of_a_server_on_a_topic_wait_in_their_order() -> None:
+    """An announcement repeated behind a request came after it, and it was refused."""
+    inbox = EventInbox[BrokerMessage]()
+    session = BrokerSession(connect_to_nothing, Session("m"), inbox.put)
+    up = encode_directory_message(GatewayNotice(OURS, "up"))
+    wish = encode_directory_message(AreaSetting(OURS, topics=("/1",)))
+    add = encode_directory_message(ROOT)
+    sent = [(GATEWAY_NOTICE, up), (GATEWAY_AREA_REQUEST, wish), (BROKER_ADD, add)]
+    for topic, payload in sent * 4:
+        session.on_message(
+            IncomingMessage(topic, payload, 1, False, None, None, None, (0, 1), "")
+        )
+    topics = []
+    while not inbox.empty():
+        topics.append(inbox.get(0).message.topic)
+
+    assert topics[:3] == [topic for topic, _ in sent]
+    assert [topics.count(topic) for topic, _ in sent] == [2, 2, 4]
 
 
 def test_area_that_is_no_longer_requested_is_taken() -> None:
