@@ -54,6 +54,10 @@ T = TypeVar("T")
 
 DIRECTORY_QOS = 2
 KEEPALIVE_S = 10
+PEERS_WAIT_S = 3.0
+"""How long a Manager that starts waits for the records of the others before it
+publishes a list and a table, which may be older than those its broker retains."""
+
 NOTICE_EXPIRY_S = 86_400
 """How long a Manager may be down without missing a notice."""
 
@@ -346,32 +350,47 @@ class DirectoryPublisher:
     Attributes:
         error_count: How many errors were published.
         adopted: Brokers of other Managers on which we publish the directory too.
-        has_announced: Whether `publish_all` was called since our broker is up. Until
-            then it gets no changes of the directory.
+        has_announced: Whether `publish_all` was called since our broker is up.
+        serves_own: Whether our broker gets the directory, and its changes.
     """
 
     def __init__(self, own: BrokerSession) -> None:
-        self.has_announced = False
+        self.has_announced = self.serves_own = self._is_echoed = False
         self._own = own
         self._published_view: ManagerView | None = None
         self.error_count = 0
         self.adopted: list[BrokerSession] = []
 
     def publish_all(self, registry: Registry) -> None:
-        """Publish records and directory, as our broker may have lost them.
+        """Publish the records, as our broker may have lost them.
 
-        The table follows when our view, which is not retained here, returns: then it is
-        known which table the broker retains. To be called when notices reach us: a
-        gateway of the original Gamma answers list and table with one, and sends it
-        once.
+        To be called when notices reach us: a gateway of the original Gamma answers list
+        and table with one, and sends it once. They follow with `begin_to_serve` when
+        our view, which is not retained here, returns: then it is known which records
+        and which table the broker retains.
         """
         self.has_announced = True
         for key, record in registry.records.items():
             self._record(key, record)
-        self._publish_list(registry, self._own)
         view = msgspec.json.encode(registry.own_view)
         self._own.publish(MANAGER_VIEW, view, retain=False)
         self._published_view = None
+
+    def on_echo(self) -> None:
+        """Our view has returned: what the broker retains came before it."""
+        self._is_echoed = self.has_announced
+
+    def begin_to_serve(self, registry: Registry) -> bool:
+        """Publish list and table on our broker, once; whether they were published."""
+        if self.serves_own or not self._is_echoed:
+            return False
+        self.serves_own = True
+        self.publish_directory(registry, self._own)
+        return True
+
+    def end(self) -> None:
+        """Store that our broker is disconnected."""
+        self.has_announced = self.serves_own = self._is_echoed = False
 
     def publish_directory(self, registry: Registry, session: BrokerSession) -> None:
         """Publish gateway list and broker table on one broker."""
@@ -385,7 +404,7 @@ class DirectoryPublisher:
                 self._record(key, record)
         for key in before.records.keys() - after.records.keys():
             self.clear_record(key)
-        for session in self._served if self.has_announced else self.adopted:
+        for session in self._served if self.serves_own else self.adopted:
             if after.gateways != before.gateways:
                 self._publish_list(after, session)
             if after.table != before.table:
@@ -398,7 +417,7 @@ class DirectoryPublisher:
         be called for each message: two Managers of one broker would replace each
         other's lists without a pause.
         """
-        if not self.has_announced:
+        if not self.serves_own:
             return
         gateways = encode_directory_message(registry.gateways)
         if self._own.retained.get(GATEWAY_INFO, gateways) != gateways:

@@ -19,6 +19,7 @@ from gateway_daemon.manager.autoscaler import (
     CommandResult,
 )
 from gateway_daemon.manager.brokers import (
+    PEERS_WAIT_S,
     BrokerConnectors,
     BrokerDown,
     BrokerEvent,
@@ -151,7 +152,7 @@ class Manager:
         self._clocks = clocks
         self._probes = probes
         self._scaler = autoscaler
-        self._registry = replace(registry, announced=registry.table)
+        self._registry = registry
         self._saved: storage.RegistrySnapshot | None = None
         self._is_saved, self._save_tried_s = True, 0.0
         self._leases, self._broker_leases = GatewayLeases(), BrokerLeases()
@@ -159,7 +160,7 @@ class Manager:
         self._is_completion_pending = False
         self._ready_for: frozenset[BrokerInfo] | None = None
         self._complete_at_s: float | None = None
-        self._checked_s = clocks.mono_s()
+        self._checked_s = self._started_s = clocks.mono_s()
         self._error_limit = LogLimit(clocks.mono_s)
         self._inbox = EventInbox[BrokerEvent | ProbeResult | CommandResult | None]()
         own, at_peers = make_sessions(
@@ -322,17 +323,15 @@ class Manager:
 
     def _announce(self) -> None:
         """Publish everything, once this Manager receives the notices that follow."""
-        if self._publisher.has_announced:
-            return
-        if self._own.is_up and self._receives_notices:
+        is_new = self._own.is_up and not self._publisher.has_announced
+        if is_new and self._receives_notices:
             self._publisher.publish_all(self._registry)
-            self._is_completion_pending, self._ready_for = True, None
 
     def _on_down(self, session: BrokerSession) -> None:
         view = session.view
         session.end()
         if session is self._own:
-            self._publisher.has_announced = False
+            self._publisher.end()
         if view is not None:
             self._change_to(self._registry.without_view(view.manager))
         self._adopt()
@@ -369,9 +368,8 @@ class Manager:
 
     def _handle_view(self, session: BrokerSession, message: IncomingMessage) -> None:
         if session is self._own:
-            # What the broker retains came before it.
-            if not message.retain and self._publisher.has_announced:
-                self._publisher.publish_table(self._registry, session)
+            if not message.retain:
+                self._publisher.on_echo()
             return
         view = decode_view(message.payload)
         if view.manager == self._registry.manager_id:
@@ -496,10 +494,8 @@ class Manager:
 
     def _on_ran(self, outcome: CommandResult) -> None:
         if self._scaler is not None:
-            wall_ms = self._clocks.wall_ms()
-            self._change_to(
-                self._scaler.on_command_result(outcome, self._registry, wall_ms)
-            )
+            registry, wall_ms = self._registry, self._clocks.wall_ms()
+            self._change_to(self._scaler.on_command_result(outcome, registry, wall_ms))
 
     @property
     def _is_first(self) -> bool:
@@ -519,8 +515,7 @@ class Manager:
 
     def _expect_gateways(self) -> None:
         """Grant a lease to the gateways that had one, until their next heartbeat."""
-        registry = self._registry
-        for gateway in registry.heartbeating - registry.away:
+        for gateway in self._registry.heartbeating - self._registry.away:
             here = GatewayHeartbeat(gateway, every_s=STARTUP_HEARTBEAT_S)
             self._leases.renew(here, self._own, self._clocks.mono_s())
 
@@ -576,16 +571,21 @@ class Manager:
         now_s, registry = self._clocks.mono_s(), self._registry
         if registry.is_complete:
             self._waits_since_s = None
-        is_due = self._is_completion_pending and registry.is_complete
-        if is_due and (self._own.is_up or self._publisher.adopted):
+        is_served = self._publisher.serves_own or bool(self._publisher.adopted)
+        if self._is_completion_pending and registry.is_complete and is_served:
             self._publish_ready(now_s)
-            is_due = False
         if self._complete_at_s is not None and now_s >= self._complete_at_s:
             self._publisher.publish_complete()
             self._complete_at_s = None
-        if self._complete_at_s is None and not is_due:
+        if is_served and self._complete_at_s is None:
             table = next_table(registry, was_ready=self._ready_for is not None)
             self._change_to(replace(registry, announced=table))
+        elif not is_served and not registry.original_gateways:
+            self._change_to(replace(registry, announced=None))  # all at once, later
+        is_late = now_s - self._started_s >= PEERS_WAIT_S
+        is_current = is_late or all(peer.view is not None for peer in self._peers)
+        if is_current and self._publisher.begin_to_serve(self._registry):
+            self._is_completion_pending, self._ready_for = True, None
 
     def _publish_ready(self, now_s: float) -> None:
         """Announce that all gateways have applied the table; "complete" follows."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from conftest import Broker, wait_until
@@ -22,6 +23,9 @@ from soak.relay import Relay
 from gateway_daemon.cli.admin import admin_commands
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
+from gateway_daemon.manager.replication import KeyedRecord, Record, RecordKey
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.topics import record_topic
 
 pytestmark = pytest.mark.broker
 
@@ -413,6 +417,29 @@ def test_each_edit_of_the_configured_broker_changes_the_table(
     refused = f"[[broker]] / -> {hosts[-1]}:1883 is not in the table"
     wait_until(lambda: refused in log.read_text())
     watcher.connection.stop()
+
+
+def test_manager_without_its_registry_publishes_nothing_older(
+    programs: Programs, broker: Broker, tmp_path: Path
+) -> None:
+    """Its broker retains the records, which come one by one."""
+    areas = [f"/{n % 6}/{'/'.join(str(n // 6 >> s & 3) for s in range(0, 8, 2))}"
+             for n in range(1000)]  # fmt: skip
+    server = BrokerInfo("localhost", 1)
+    records = [KeyedRecord(RecordKey("broker", a), Record(server)) for a in areas]
+    records.append(KeyedRecord(RecordKey("areas", "localhost:2"), Record(("/",))))
+    watcher = Client(broker.endpoint, "watcher", INFO, TABLE)
+    for each in records:
+        topic = record_topic(f"{each.key.kind} {each.key.name}")
+        watcher.publish(topic, msgspec.json.encode(each), retain=True)
+    config = f'[manager]\nbroker = "{broker.url}"\ndata = "{tmp_path}/data"\n'
+    programs.start("manager", "manager", config)
+    wait_until(lambda: any(b'"version":1000,' in t for t in watcher.on(TABLE)))
+    wait_until(lambda: watcher.on(INFO))
+    watcher.connection.stop()
+
+    assert {json.loads(table)["version"] for table in watcher.on(TABLE)} == {1000}
+    assert all(json.loads(listed) for listed in watcher.on(INFO))
 
 
 def test_damaged_registry_is_refused_with_a_remedy(

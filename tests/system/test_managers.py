@@ -249,6 +249,29 @@ def test_loss_of_a_managers_machine_changes_nothing_for_clients(
     wait_until(lambda: len(deployment.listed("a")) == 2)
 
 
+def test_manager_that_lost_registry_and_broker_publishes_nothing_older(
+    make_deployment: Callable[[str], Deployment],
+) -> None:
+    """It has the table from the other one; its settings name one broker of two."""
+    deployment = make_deployment("ab")
+    second = deployment.add_broker("a", "/3/1")
+    wait_until(lambda: deployment.holds("b", deployment.first, second))
+    deployment.programs.kill("a")
+    deployment.at["a"].kill()
+    (deployment.folder / "a/registry.json").unlink()
+    deployment.at["a"].start()
+    deployment.admin["a"].connection.stop()
+    watcher = Client(deployment.at["a"].endpoint, "admin", "/api/#")
+    deployment.admin["a"] = watcher
+    deployment.start_manager("a")
+    wait_until(lambda: watcher.on(TABLE) and len(deployment.listed("b")) == 2)
+    deployment.set_areas("a", "g1", "/3/2")
+    wait_until(lambda: deployment.areas("b", "g1") == ["/3/2"])
+
+    assert {json.loads(table)["version"] for table in watcher.on(TABLE)} == {2}
+    assert all(json.loads(listed) for listed in watcher.on(INFO))
+
+
 def test_conflict_across_a_partition_is_resolved_and_reported(
     make_deployment: Callable[[str], Deployment],
 ) -> None:
