@@ -357,7 +357,10 @@ def why(session: tuple[AdminClient, bool], topic: str) -> None:
 @click.argument("url")
 @click.pass_obj
 def add_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
-    """Give an AREA to the broker at URL; gateways take it over without a gap."""
+    """Give an AREA to the broker at URL; present gateways take it over without a gap.
+
+    Clients of a gateway that is away miss what is published at a new broker meanwhile.
+    """
     entry = _checked(lambda: BrokerEntry(area, parse_broker_info(url)))
     _change(
         session,

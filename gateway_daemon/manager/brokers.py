@@ -404,6 +404,8 @@ class DirectoryPublisher:
                 self._record(key, record)
         for key in before.records.keys() - after.records.keys():
             self.clear_record(key)
+        if self.serves_own and (missed := _describe_missed(before, after)):
+            self.report_error(missed)
         for session in self._served if self.serves_own else self.adopted:
             if after.gateways != before.gateways:
                 self._publish_list(after, session)
@@ -485,6 +487,20 @@ class DirectoryPublisher:
 
     def _record(self, key: RecordKey, record: Record) -> None:
         self._own.publish(_topic(key), msgspec.json.encode(KeyedRecord(key, record)))
+
+
+def _describe_missed(before: Registry, after: Registry) -> str | None:
+    """Describe which gateways have no session at a new broker of the table."""
+    known = {entry.broker_info for entry in before.table.brokers}
+    new = {entry.broker_info for entry in after.table.brokers} - known
+    away = after.away - after.seen_by_others
+    if not (known and new and away):
+        return None
+    brokers, gateways = (", ".join(map(str, sorted(each))) for each in (new, away))
+    return (
+        f"table {after.table.version}: {brokers} new while {gateways} away: clients "
+        "there do not receive what others publish at the new broker until they return"
+    )
 
 
 def _topic(key: RecordKey) -> str:

@@ -205,6 +205,28 @@ def test_full_disk_stops_no_registration(
         assert programs.kill("manager", signal.SIGTERM) == 0
 
 
+def test_gateways_that_miss_messages_at_a_new_broker_are_named(
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
+) -> None:
+    """An absent gateway has a session only at the brokers of the table so far."""
+    gateway, second = make_broker(), make_broker()
+    info = {"broker_info": {"host": "127.0.0.1", "port": gateway.port}, "every_s": 60}
+    manager.publish(f"{NOTICE}/here", info)
+    manager.gateway(gateway, "up")
+    manager.add_broker("/1")
+    wait_until(lambda: manager.version() == 1)
+    manager.publish(f"{NOTICE}/down", info)
+    wait_until(lambda: manager.listed_gateways() == [])
+    manager.add_broker("/2")
+    wait_until(lambda: manager.version() == 2)
+    assert not any("away" in error for error in manager.errors())
+
+    server = {"host": "127.0.0.1", "port": second.port}
+    manager.publish(ADD, {"topic": "/3", "broker_info": server})
+    named = f"table 3: 127.0.0.1:{second.port} new while 127.0.0.1:{gateway.port} away"
+    wait_until(lambda: any(named in error for error in manager.errors()))
+
+
 @contextmanager
 def repeated_notices(
     manager: ManagerProcess, gateway: Broker, *statuses: str, pause_s: float
