@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 DIRECTORY_QOS = 2
 KEEPALIVE_S = 10
-PEERS_WAIT_S = 3.0
+PEERS_WAIT_S = 5.0
 """How long a Manager that starts waits for the records of the others before it
 publishes a list and a table, which may be older than those its broker retains."""
 

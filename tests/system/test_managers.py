@@ -264,7 +264,8 @@ def test_manager_that_lost_registry_and_broker_publishes_nothing_older(
     watcher = Client(deployment.at["a"].endpoint, "admin", "/api/#")
     deployment.admin["a"] = watcher
     deployment.start_manager("a")
-    wait_until(lambda: watcher.on(TABLE) and len(deployment.listed("b")) == 2)
+    wait_until(lambda: deployment.holds("a", deployment.first, second))
+    wait_until(lambda: len(deployment.listed("a")) == 2)
     deployment.set_areas("a", "g1", "/3/2")
     wait_until(lambda: deployment.areas("b", "g1") == ["/3/2"])
 
