@@ -309,6 +309,8 @@ class ManagerLink(BaseConnectionHandler):
             self._announce_again()
             return
         self._backoff = _new_backoff()
+        # A Manager that starts may have the stored notice, and no heartbeat yet.
+        self._send_heartbeat()
         if listed == (WHOLE_WORLD,):
             self._set_areas()
 
