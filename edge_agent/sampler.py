@@ -61,6 +61,15 @@ def _health_key(sensor: str) -> str:
     return f"sensor.{sensor}.health"
 
 
+def _state_of(sensor: Sensor) -> dict[str, str]:
+    """What a sensor stores; nothing if its driver has a defect: the pack is sent."""
+    try:
+        return sensor.state()
+    except Exception:
+        log.exception("the state of sensor %s is not stored", sensor.name)
+        return {}
+
+
 def _levels(result: TriageResult) -> tuple[int, ...]:
     """The levels that switch outputs, or that the office sees."""
     return result.level, result.alarm_level, result.isolated_alarm_level
@@ -310,7 +319,7 @@ class Sampler:
         if moment.is_synchronised:
             state[SET_CLOCK_STATE] = f"{moment.wall_s:.0f}"
         for sensor in sampled:
-            state.update(sensor.state())
+            state |= _state_of(sensor)
         try:
             self._queue.put([make_draft(pack, self._site.cell)], state)
         except (QueueFullError, QueueFileError) as error:

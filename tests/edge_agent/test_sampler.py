@@ -386,6 +386,18 @@ def test_state_of_a_sensor_is_stored_with_its_readings(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_sensor_without_a_state_stops_neither_pack_nor_states(tmp_path: Path) -> None:
+    """A defect in a driver of another package ended the agent."""
+    sensors = [FakeSensor(tilt(1.0)), FakeSensor([wire(is_cut=True)], WIRE.name)]
+    sensors[0].state = lambda: {}["total"]  # type: ignore[method-assign]
+    sensors[1].state = lambda: {"sensor.wire": "7"}  # type: ignore[method-assign]
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), list(sensors))
+    sampler.sample()
+    assert {r.name for r in packs(queue)[0].readings} >= {"tilt/x", "w/value"}
+    assert queue.get_state("sensor.wire") == "7"
+    queue.close()
+
+
 def test_node_without_a_judged_sensor_is_not_blind(tmp_path: Path) -> None:
     """Its level is that of the notices, whatever its thermometer does."""
     air = sensor_of("temperature", Reading("air", "Cel", 12.0))
