@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -52,6 +53,10 @@ def main(  # noqa: PLR0917 - one for each option
         )
     except (RainFileError, ValueError) as error:
         raise SystemExit(f"demo: {error}") from error
+    # A shell's background command ignores SIGINT, `kill` and systemd send SIGTERM, a
+    # terminal that is closed SIGHUP: no process may remain after any of them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="yamamori-demo-"))
     system = System(folder, storm)
     status = EXIT_LOST
