@@ -405,10 +405,11 @@ def test_areas_of_an_administrator_stay_at_an_original_manager(mix: Mix) -> None
     ups = mix.ups("a", local.endpoint)
     mix.restart_gateway("g", local, "/3")
     wait_until(lambda: mix.ups("a", local.endpoint) > ups)
+    kept = "areas /1, not those of the settings (/3)"
+    wait_until(lambda: kept in mix.log("g"))
     mix.wait_for_heartbeats("a", 3)
 
     assert mix.areas("a", local.endpoint) == ["/1"]
-    assert "areas /1, not those of the settings (/3)" in mix.log("g")
 
 
 class Crossing:
