@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -25,6 +26,9 @@ DRAIN_S = 120.0
 RECORD_HOURS = 72.0
 REAL_DURATION_S = 150.0
 EXIT_LOST = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""A shell's background command ignores the first, `kill` and systemd send the second,
+and a terminal that is closed the third. No process may remain after any of them."""
 
 
 @click.command()
@@ -53,10 +57,8 @@ def main(  # noqa: PLR0917 - one for each option
         )
     except (RainFileError, ValueError) as error:
         raise SystemExit(f"demo: {error}") from error
-    # A shell's background command ignores SIGINT, `kill` and systemd send SIGTERM, a
-    # terminal that is closed SIGHUP: no process may remain after any of them.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt_once)
     folder = Path(tempfile.mkdtemp(prefix="yamamori-demo-"))
     system = System(folder, storm)
     status = EXIT_LOST
@@ -69,6 +71,13 @@ def main(  # noqa: PLR0917 - one for each option
         system.stop()
         _keep_logs(folder, out)
     sys.exit(status)
+
+
+def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
+    """End the demo; further signals must not interrupt the end of its processes."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _first_depths(rain: Path) -> str:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,11 +16,15 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_demo_that_is_ended_ends_its_processes(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, times: int, tmp_path: Path
 ) -> None:
-    """Also one that a script started in the background, where SIGINT is ignored."""
+    """Also one that a script started in the background, where SIGINT is ignored.
+
+    make forwards SIGTERM, so that a process group gets it twice.
+    """
     with subprocess.Popen(
         ["sh", "-c", 'trap "" INT; exec "$0" -u -m demo --out out', sys.executable],
         cwd=tmp_path,
@@ -31,7 +36,9 @@ def test_demo_that_is_ended_ends_its_processes(
         assert demo.stdout
         folder = demo.stdout.readline().partition(": ")[2].strip()
         wait_until(lambda: any("gateway_daemon run" in each for each in using(folder)))
-        demo.send_signal(number)
+        for _ in range(times):
+            demo.send_signal(number)
+            time.sleep(0.3)
         status = demo.wait(120)
     left = using(folder)
     for pid in left.values():
