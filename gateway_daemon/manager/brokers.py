@@ -4,12 +4,11 @@ A session is at the Manager's own broker or at the broker of another Manager.
 """
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from queue import Empty
-from typing import Generic, TypeVar
+from queue import Queue
+from typing import TypeVar
 
 import msgspec
 
@@ -111,7 +110,7 @@ class NoticesSubscribed:
 BrokerEvent = BrokerUp | BrokerDown | BrokerMessage | NoticesSubscribed
 
 
-class EventInbox(Generic[T]):
+class EventInbox(Queue[T]):
     """Events of other threads for a Manager's loop, in their order.
 
     Of messages of a server about itself on one topic at most two wait: a third replaces
@@ -120,33 +119,20 @@ class EventInbox(Generic[T]):
     after the announcement of a start.
     """
 
-    def __init__(self) -> None:
+    def _init(self, maxsize: int) -> None:
         self._events: OrderedDict[object, T] = OrderedDict()
-        self._is_filled = threading.Condition()
 
-    def put(self, event: T) -> None:
-        """Add an event at the end."""
-        key = _subject_key(event) if isinstance(event, BrokerMessage) else object()
-        with self._is_filled:
-            place = key, (key, 0) in self._events
-            self._events.pop(place, None)
-            self._events[place] = event
-            self._is_filled.notify()
+    def _qsize(self) -> int:
+        return len(self._events)
 
-    def get(self, timeout_s: float) -> T:
-        """Remove and return the first event.
+    def _put(self, item: T) -> None:
+        key = _subject_key(item) if isinstance(item, BrokerMessage) else object()
+        place = key, (key, 0) in self._events
+        self._events.pop(place, None)
+        self._events[place] = item
 
-        Raises:
-            Empty: None came in time.
-        """
-        with self._is_filled:
-            if not self._is_filled.wait_for(lambda: self._events, timeout_s):
-                raise Empty
-            return self._events.popitem(last=False)[1]
-
-    def empty(self) -> bool:
-        """Whether no event waits."""
-        return not self._events
+    def _get(self) -> T:
+        return self._events.popitem(last=False)[1]
 
 
 def _subject_key(event: BrokerMessage) -> object:

@@ -277,7 +277,7 @@ class Manager:
     def _serve_next(self) -> bool:
         """Process the next event, waiting at most one interval; False at the end."""
         try:
-            event = self._inbox.get(CHECK_INTERVAL_S)
+            event = self._inbox.get(timeout=CHECK_INTERVAL_S)
         except Empty:
             return True
         if event is not None:
