@@ -106,10 +106,8 @@ def gateway(broker: Broker, tmp_path: Path) -> Iterator[Gateway]:
     created.stop()
 
 
-def test_removed_broker_delivers_what_it_has_stored_when_it_returns(
-    broker: Broker, gateway: Gateway
-) -> None:
-    """It hangs for longer than the old table counts."""
+def store_twenty(broker: Broker, gateway: Gateway) -> _Writer:
+    """Publish messages that the broker stores for the gateway, which has stopped."""
     gateway.start()
     wait_until(lambda: gateway.downstream.is_confirmed)
     gateway.stop()
@@ -117,6 +115,14 @@ def test_removed_broker_delivers_what_it_has_stored_when_it_returns(
     for number in range(20):
         writer.publish("/1/2", b"%d" % number)
     wait_until(lambda: len(writer.published) == 20)
+    return writer
+
+
+def test_removed_broker_delivers_what_it_has_stored_when_it_returns(
+    broker: Broker, gateway: Gateway
+) -> None:
+    """It hangs for longer than the old table counts."""
+    writer = store_twenty(broker, gateway)
     writer.connection.stop()
     broker.signal(signal.SIGSTOP)
     gateway.start()
@@ -154,13 +160,7 @@ def test_broker_that_was_removed_before_a_restart_delivers_what_it_has_stored(
     broker: Broker, gateway: Gateway, hangs: bool
 ) -> None:
     """Other gateways may still publish there; then it is forgotten."""
-    gateway.start()
-    wait_until(lambda: gateway.downstream.is_confirmed)
-    gateway.stop()
-    writer = _Writer(broker.endpoint, "writer")
-    for number in range(20):
-        writer.publish("/1/2", b"%d" % number)
-    wait_until(lambda: len(writer.published) == 20)
+    writer = store_twenty(broker, gateway)
     if hangs:
         broker.signal(signal.SIGSTOP)
         gateway.start(WITHOUT)
