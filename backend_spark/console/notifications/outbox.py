@@ -272,9 +272,11 @@ class NotificationOutbox:
                 count = self._finish(db, each.id, problem or DELIVERED)
                 state, due_s = _after(each, problem, count, now_s)
                 _set(db, each.id, state, due_s)
-                texts = json.dumps(sorted(reached))
-                kept = "update notification set reached = ? where id = ?"
-                db.execute(kept, (texts, each.id))
+            texts = json.dumps(sorted(reached))
+            db.executemany(
+                "update notification set reached = ? where id = ?",
+                [(texts, each.id) for each in batch],
+            )
 
     def hasten(self, numbers: Iterable[int], now_s: float) -> None:
         """Let waiting notifications be due now at the latest."""
