@@ -1,21 +1,12 @@
 """Entry of ``edge-agent`` and ``python -m edge_agent``."""
 
-import atexit
-import gc
-
 from edge_agent.cli import cli
-from service_runtime.lifecycle import explaining_denied
+from service_runtime.cli import run_command_line
 
 
 def main() -> None:
-    """Run the command line.
-
-    At the end the system frees all objects at once. Python would go through them first,
-    for a quarter of the time of a short command.
-    """
-    atexit.register(gc.freeze)
-    with explaining_denied("edge-agent"):
-        cli(prog_name="edge-agent")
+    """Run the command line."""
+    run_command_line("edge-agent", cli)
 
 
 if __name__ == "__main__":
