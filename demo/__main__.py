@@ -17,6 +17,7 @@ import click
 from backend_spark.tables.reader import open_tables
 from demo import report, scenario
 from demo.console import NAME
+from demo.processes import STOP_SIGNALS
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
 from edge_agent.simulator.slope import RainFileError, find_wettest_window, read_rain_csv
@@ -26,9 +27,6 @@ DRAIN_S = 120.0
 RECORD_HOURS = 72.0
 REAL_DURATION_S = 150.0
 EXIT_LOST = 1
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""A shell's background command ignores the first, `kill` and systemd send the second,
-and a terminal that is closed the third. No process may remain after any of them."""
 
 
 @click.command()

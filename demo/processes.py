@@ -8,11 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 GRACE_S = 10.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""A shell's background command ignores the first, `kill` and systemd send the second,
+and a terminal that is closed the third. No process may remain after any of them."""
 
 
 PORTS = range(5000, 10000)
@@ -47,16 +52,18 @@ class Processes:
     def start(self, name: str, *command: str, nice: int = 0) -> None:
         """Start a program; its output goes to ``<name>.log``."""
         log = (self.folder / f"{name}.log").open("ab")
-        self._running[name] = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            cwd=self.folder,
-            # Its own process group: Ctrl-C reaches only us, and we end them in order.
-            start_new_session=True,
-            preexec_fn=(lambda: os.nice(nice)) if nice else None,  # noqa: PLW1509
-        )
+        with _deferred_signals():
+            self._running[name] = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                # Its own process group: Ctrl-C reaches only us, and we end them in
+                # order.
+                start_new_session=True,
+                preexec_fn=(lambda: os.nice(nice)) if nice else None,  # noqa: PLW1509
+            )
 
     def python(self, name: str, module: str, *arguments: str, nice: int = 0) -> None:
         """Start one of our programs."""
@@ -108,6 +115,29 @@ class Processes:
             except ProcessLookupError:
                 continue
             process.wait()
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Handle signals after the block: one within `Popen` leaves its process unknown.
+
+    In other threads than the main one no signal interrupts anything.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _frame: caught.append(number))
+        for number in STOP_SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for each in caught:
+        signal.raise_signal(each)
 
 
 def wait_for_port(port: int, timeout_s: float = 10.0) -> None:
